@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from windtunnel.errors import InstallError
+from windtunnel.errors import HostMemoryError, InstallError
 from windtunnel.reports import text
-from windtunnel.session import Options, Session
+from windtunnel.seam import signatures
+from windtunnel.session import Options, Session, options_of
 from windtunnel.trace.operation import Kind
 
 
@@ -141,6 +142,56 @@ def test_too_large_is_xlas_own_error(session):
         jnp.ones((100_000, 100_000))
 
 
+MIB = 1 << 20
+
+
+def peaks_mib():
+    """What each GPU had at most, in MiB."""
+    return [device.memory_stats()["peak_bytes_in_use"] // MIB for device in jax.devices()]
+
+
+def spread():
+    return NamedSharding(Mesh(np.array(jax.devices()), ("x",)), PartitionSpec("x"))
+
+
+# XLA's account of jax#14075: the array, and a slice of it for each device, all on the first GPU. The slice that stays
+# there is the shard.
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (lambda n: jax.device_put(jnp.zeros(n), spread()), [32, 8]),
+        (lambda n: jax.device_put(np.zeros(n, np.float32), spread()), [8, 8]),
+        (lambda n: jax.jit(lambda: jnp.zeros(n), out_shardings=spread())(), [8, 8]),
+    ],
+    ids=["an array of GPU 0", "numpy", "jit"],
+)
+def test_the_peak_of_sharding_an_array(session, made, expected):
+    y = made(4 * MIB)
+    y.block_until_ready()
+    assert peaks_mib() == expected
+    assert [shard.data.nbytes for shard in y.addressable_shards] == [8 * MIB, 8 * MIB]
+
+
+def test_replicating_an_array_copies_it_to_the_other_gpu_only(session):
+    x = jnp.zeros(MIB)
+    y = jax.device_put(x, NamedSharding(Mesh(np.array(jax.devices()), ("x",)), PartitionSpec()))
+    assert y.is_fully_replicated
+    assert peaks_mib() == [4, 4]
+
+
+@pytest.mark.parametrize(("limit", "size"), [("64MiB", 1 << 27), ("1GiB", 1 << 31)])
+def test_this_machines_memory_is_not_the_gpus(limit, size):
+    session = Session(options_of({"gpus": "A100", "host_memory_limit": limit}))
+    session.attach("jax")
+    try:
+        with pytest.raises(HostMemoryError, match="fit on the emulated GPU, and --host-memory-limit leaves no room"):
+            jnp.zeros(size // 4)
+        with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
+            jnp.zeros((1 << 37) // 4)  # more than the GPU has
+    finally:
+        session.end()
+
+
 def test_arrays_spread_over_both_gpus(session):
     mesh = Mesh(np.array(jax.devices()), ("data",))
     rows = NamedSharding(mesh, PartitionSpec("data"))
@@ -216,3 +267,12 @@ def test_the_report_says_which_rule_compiled(session):
     by = session.trace.facts["versions"]["jit of JAX by"]
     assert by == "windtunnel's rule of fusion, memory inside not counted"
     assert f"jit of JAX by: {by}" in " ".join(text.render(session.trace.canonical(), []).split())
+
+
+def test_nothing_of_this_version_is_misread(monkeypatch):
+    met = []
+    monkeypatch.setattr(signatures, "_guarded", lambda ours, known, stock, wanted: met.append(stock) or ours)
+    session = Session(Options(gpus="2xV100", clock="real"))
+    session.attach("jax")
+    session.end()
+    assert met == []

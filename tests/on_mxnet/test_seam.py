@@ -6,6 +6,7 @@ import pytest
 from mxnet import autograd, gluon, np, npx
 from mxnet.gluon import nn
 
+from windtunnel.seam import signatures
 from windtunnel.session import Options, Session
 from windtunnel.trace.operation import Kind
 
@@ -171,3 +172,12 @@ def test_everything_is_put_back():
     for owner, old in zip((library, ndarray.CachedOp), before, strict=True):
         assert all(vars(owner)[name] is value for name, value in old.items())
     assert npx.num_gpus() == 0
+
+
+def test_nothing_of_this_version_is_misread(monkeypatch):
+    met = []
+    monkeypatch.setattr(signatures, "_guarded", lambda ours, known, stock, wanted: met.append(stock) or ours)
+    session = Session(Options(gpus="2xV100", clock="real"))
+    session.attach("mxnet")
+    session.end()
+    assert met == []

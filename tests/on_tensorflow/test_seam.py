@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from windtunnel.errors import InstallError, UnsupportedError
+from windtunnel.seam import signatures
 from windtunnel.session import Options, Session
 from windtunnel.trace.operation import Kind
 from windtunnel.train.tensorflow import Trainer
@@ -247,3 +248,12 @@ def test_too_many_gpus_after_the_start_are_refused():
     with pytest.raises(InstallError, match="TensorFlow has already started with 3 logical CPUs"):
         session.attach("tensorflow")
     session.end()
+
+
+def test_nothing_of_this_version_is_misread(monkeypatch):
+    met = []
+    monkeypatch.setattr(signatures, "_guarded", lambda ours, known, stock, wanted: met.append(stock) or ours)
+    session = Session(Options(gpus="2xV100", clock="real"))
+    session.attach("tensorflow")
+    session.end()
+    assert met == []

@@ -290,12 +290,12 @@ class _Seam:
 
     def _compile_for_gpu(self, original: Callable[..., object]) -> Callable[..., object]:
         def compile_or_get_cached(
-            backend: object, computation: object, devices: Sequence[Device], options: CompileOptions, *rest: object,
-            **named: object,
+            backend: object, computation: object, devices: Sequence[Device], compile_options: CompileOptions,
+            *rest: object, **named: object,
         ) -> object:  # fmt: skip
-            executable = original(backend, computation, devices, options, *rest, **named)
+            executable = original(backend, computation, devices, compile_options, *rest, **named)
             if self.has_compiler and backend is self._client:
-                made = self._for_gpu(computation, len(devices), options)
+                made = self._for_gpu(computation, len(devices), compile_options)
                 if made is not None:
                     self.compiled[id(executable)] = executable, made
             return executable
@@ -354,7 +354,8 @@ class _Seam:
             inside = 0 if made is None else made.temporary_bytes
             self._require(places, sum(sizes) + inside - (0 if made is None else made.alias_bytes))
             temporary = [self.recorder.hold(place, inside) for place in places] if inside else []
-            outs = original(call, *args)
+            with self._on_this_machine(sum(sizes) * len(places)):
+                outs = original(call, *args)
             self._record(call, places, args)
             for out, size in zip(outs, sizes, strict=False):
                 _tag(out, [self.recorder.hold(place, size) for place in self.places(out)])
@@ -391,6 +392,18 @@ class _Seam:
             found = self.collectives[call] = found if made is None else made.collectives
         return found
 
+    @contextmanager
+    def _on_this_machine(self, size_bytes: int) -> Iterator[None]:
+        """The values are computed here, after the GPUs have been asked: what runs out now is not theirs."""
+        import jax
+
+        try:
+            yield
+        except jax.errors.JaxRuntimeError as error:
+            if not str(error).startswith("RESOURCE_EXHAUSTED"):
+                raise
+            raise self.recorder.host_is_full(size_bytes) from error
+
     def _require(self, places: list[int], size_bytes: int) -> None:
         try:
             for place in places:
@@ -408,16 +421,21 @@ class _Seam:
             targets = [self.index(device) for device in devices]
             sources = [self.places(x)[0] for x in xs]
             size = _shard_bytes(aval, sharding)
-            for target in targets:
-                if target >= 0:
+            for source, target in zip(sources, targets, strict=True):
+                if target >= 0 and source != target:
                     self._require([target], size)
-            result = original(aval, sharding, xs, devices, *rest, **options)
+            with self._on_this_machine(size * len(targets)):
+                result = original(aval, sharding, xs, devices, *rest, **options)
             held = []
             for x, source, target in zip(xs, sources, targets, strict=True):
-                if source != target or (source >= 0 and _fresh(x, result)):
+                stays = source == target >= 0
+                shared = _held(x, target) if stays and not _fresh(x, result) else []
+                if stays and not shared:
+                    self._require([target], size)
+                if source != target or (stays and not shared):
                     self.recorder.copy(source, target, size, blocking=False)
                 if target >= 0:
-                    held.append(self.recorder.hold(target, size))
+                    held += shared or [self.recorder.hold(target, size)]
             _tag(result, held)
             return result
 
@@ -504,13 +522,18 @@ def _tag(array: Array, held: Sequence[Holding]) -> None:
 
 
 def _keep(original: Callable[..., Array]) -> Callable[..., object]:
-    def result_handler(deferred: object, placed: object) -> object:
-        result = original(deferred, placed)
+    def result_handler(self: object, shard_arg_result: object) -> object:
+        result = original(self, shard_arg_result)
         if not hasattr(result, "_wt"):
-            _tag(result, getattr(placed, "_wt", ()))
+            _tag(result, getattr(shard_arg_result, "_wt", ()))
         return result
 
     return result_handler
+
+
+def _held(x: Array, place: int) -> list[Holding]:
+    """An array's memory on one device."""
+    return [holding for holding in getattr(x, "_wt", ()) if holding.device == place]
 
 
 def _fresh(x: Array, result: Array) -> bool:

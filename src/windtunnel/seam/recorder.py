@@ -10,15 +10,18 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
+from windtunnel.errors import HostMemoryError
 from windtunnel.machine.clock import HostThread
 from windtunnel.machine.device import Device
 from windtunnel.machine.machine import Cost, Machine
 from windtunnel.machine.memory.blocks import Block
 from windtunnel.machine.memory.oom_text import OutOfMemory as AllocatorFull
 from windtunnel.machine.stream import Stream
+from windtunnel.seam.host_memory import LARGE, Room
 from windtunnel.seam.sites import Sites
 from windtunnel.trace.kineto import copy_name
 from windtunnel.trace.operation import Note, Signature
+from windtunnel.trace.units import format_bytes
 
 _DEPTH = 24
 
@@ -119,6 +122,8 @@ class Recorder:
         self.pools = [Pool(limit(device.gpu.memory_bytes), grain) for device in self.devices]
         self.released: list[tuple[int, int, Block | None]] = []
         self.active = True
+        limit_bytes = getattr(session.options, "host_memory_limit", None)
+        self._room = Room(lambda: sum(pool.used_bytes for pool in self.pools), limit_bytes)
         self._costs: dict[tuple[int, Signature], Cost] = {}
         self._sites = Sites(self.machine.trace.sites, bool(getattr(session.options, "stacks", False)))
         self._generator = generator
@@ -212,14 +217,36 @@ class Recorder:
     # ------------------------------------------------------------------ memory
 
     def check(self, device: int, size_bytes: int) -> None:
-        """Raise OutOfMemory when that much more does not fit on the device."""
+        """Ask for memory before values are made.
+
+        Raises:
+            OutOfMemory: that much more does not fit on the device.
+            HostMemoryError: it does, and this machine cannot hold the values.
+        """
+        self._check_device(device, size_bytes)
+        if size_bytes >= LARGE and size_bytes > self._room.free():
+            raise self.host_is_full(size_bytes)
+
+    def _check_device(self, device: int, size_bytes: int) -> None:
         self.drain()
         if not self.pools[device].fits(size_bytes):
             raise OutOfMemory(size_bytes, device)
 
+    def host_is_full(self, size_bytes: int) -> HostMemoryError:
+        """What to raise where this machine, and no GPU, lacks the memory for the values."""
+        limited = self._room.by_limit()
+        reason = (
+            "--host-memory-limit leaves no room for them" if limited else "this machine has no memory left for them"
+        )
+        advice = "raise --host-memory-limit" if limited else "run it on a machine with more memory"
+        return HostMemoryError(
+            f"{format_bytes(size_bytes)} of values fit on the emulated GPU, and {reason}: make the data smaller, or "
+            f"{advice}"
+        )
+
     def hold(self, device: int, size_bytes: int) -> Holding:
         """Take memory of a device; it is given back when the returned object dies."""
-        self.check(device, size_bytes)
+        self._check_device(device, size_bytes)
         pool = self.pools[device]
         try:
             block = self.devices[device].allocator.malloc(pool.rounded(size_bytes), 0)
