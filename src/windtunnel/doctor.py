@@ -15,7 +15,9 @@ from typing import Literal, NamedTuple
 import psutil
 import pynvml
 
-from windtunnel import launch
+from windtunnel import launch, libraries
+from windtunnel.errors import UnsupportedError
+from windtunnel.seam.signatures import TESTED
 from windtunnel.version import __version__
 
 State = Literal["ok", "absent", "problem"]
@@ -39,6 +41,9 @@ def diagnose() -> Iterator[Line]:
     yield from _torch()
     for name, extra in FRAMEWORKS.items():
         yield _framework(name, extra)
+    yield _triton()
+    for name in libraries.names():
+        yield _library(name)
     yield _processors()
     yield _memory()
     yield _temporary_folder()
@@ -94,7 +99,27 @@ def _framework(name: str, extra: str) -> Line:
     version = _version(name) or _version(f"{name}-cpu")
     if version is None:
         return Line(name, "absent", "not installed", f'pip install "windtunnel[{extra}]"' if extra else "")
-    return Line(name, "ok", version)
+    return Line(name, "ok", f"{version}; tested: {TESTED[name]}")
+
+
+def _triton() -> Line:
+    version = _version("triton")
+    if version is None or _version("torch") is None:
+        return Line("Triton", "absent", "not installed", 'pip install "windtunnel[compile]"')
+    try:
+        from windtunnel.seam.torch.triton.interpreter import Interpreter
+
+        Interpreter().check()
+    except (ImportError, UnsupportedError) as error:
+        return Line("Triton", "problem", str(error), f'pip install "{TESTED["triton"]}"')
+    return Line("Triton", "ok", f"{version}; tested: {TESTED['triton']}")
+
+
+def _library(name: str) -> Line:
+    version = _version(name)
+    if version is not None:
+        return Line(name, "ok", version)
+    return Line(name, "absent", f"not installed; `windtunnel run` has a stand-in for part of {libraries.find(name)}")
 
 
 def _processors() -> Line:

@@ -10,6 +10,7 @@ Errors that a framework would raise on real hardware are the framework's own cla
     │   ├── FileFormatError   a trace, snapshot or settings file that is not what it should be
     │   └── EmulationEndedError  what lived on an emulated GPU is used after the emulation's end
     ├── UnsupportedError      the program met something that the emulation must refuse
+    │   ├── MissingNameError  a name that a library has and the stand-in for it has not
     │   └── HostMemoryError   this machine's memory cannot hold the values of the emulated tensors
     └── InternalError         a bug in windtunnel; the text says how to report it
 """
@@ -61,6 +62,10 @@ class EmulationEndedError(UsageError, RuntimeError):
 
 class UnsupportedError(WindtunnelError):
     """The program met something that the emulation cannot do and must not pretend to do."""
+
+
+class MissingNameError(UnsupportedError, AttributeError):
+    """A stand-in for a library that is not installed has no such name. `hasattr` says so too."""
 
 
 class HostMemoryError(UnsupportedError, MemoryError):

@@ -249,6 +249,8 @@ class Result:
     """Why the processes asked for `outcome`, in the words of the errors that ended them."""
     shadows: list[str] = field(default_factory=list)
     """Files that processes imported instead of a framework, a clause each."""
+    libraries: list[str] = field(default_factory=list)
+    """Libraries that stand-ins answered for, with the version, as "d2l 1.0.3"."""
 
 
 def prepare(folder: Path) -> None:
@@ -289,6 +291,9 @@ def collect(folder: Path, failed: bool = False, interrupted: bool = False) -> Re
     result.traces.sort(key=lambda trace: (int(trace.facts.get("rank", 0)), -len(trace)))
     result.outcome = outcome(folder)
     result.shadows = sorted({f"`import {name}` found {file}" for name, file in _notes(folder, "shadow")})
+    result.libraries = sorted({library for library, _ in _notes(folder, "library")})
+    for trace in result.traces:
+        trace.facts["libraries"] = result.libraries
     result.notes = [why for code, why in _outcomes(folder) if code == result.outcome]
     wrong = after.wrong(folder, failed, interrupted)
     if wrong:

@@ -26,7 +26,7 @@ from typing import Protocol
 
 import click
 
-from windtunnel import gpus, import_hook, launch, variables
+from windtunnel import gpus, import_hook, launch, libraries, variables
 from windtunnel.checks import run as run_checks
 from windtunnel.cli._options import emulation_options, given
 from windtunnel.errors import InstallError, UsageError, torch_is_missing
@@ -61,18 +61,25 @@ class Running:
             with uninterrupted():
                 waiting = {name: partial(self.session.attach, name) for name in FRAMEWORKS}
                 self._hook = import_hook.hook(waiting)
+                self._finder = libraries.offer(_said)
             self._undo = undo.pop_all()
 
     def _end(self) -> None:
         with uninterrupted():
             with suppress(AttributeError, ValueError):
                 sys.meta_path.remove(self._hook)
+            with suppress(AttributeError, ValueError):
+                sys.meta_path.remove(self._finder)
             self.session.end()
             self.session.forget()
 
     def close(self) -> None:
         """End it."""
         self._undo.close()
+
+
+def _said(library: libraries.Library) -> None:
+    print(f"windtunnel: {libraries.sentence(str(library))}", file=sys.stderr)
 
 
 _RUNNING: list[Running] = []

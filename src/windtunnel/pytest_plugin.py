@@ -27,7 +27,7 @@ from windtunnel.errors import ON_WINDOWS, UsageError, torch_is_missing
 if sys.platform == "win32":
     raise pytest.UsageError(f"windtunnel: {ON_WINDOWS}")
 
-from windtunnel import faults, launch, pytest_findings, settings
+from windtunnel import faults, launch, libraries, pytest_findings, settings
 from windtunnel.import_hook import FRAMEWORKS, hook
 from windtunnel.measure.present import real_gpus
 from windtunnel.pytest_findings import Watch
@@ -91,6 +91,7 @@ KEY = pytest.StashKey[Gpus]()
 SESSION = pytest.StashKey["Session"]()
 END = pytest.StashKey[contextlib.ExitStack]()
 WATCH = pytest.StashKey[Watch]()
+LIBRARIES = pytest.StashKey[list[str]]()
 CHILDREN = pytest.StashKey[set[str]]()
 
 
@@ -130,10 +131,12 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error
     early_config.stash[KEY] = gpus
+    early_config.stash[LIBRARIES] = []
     if gpus.backend == "emulated" and gpus.spec is not None and OPTIONS not in os.environ:
         os.environ.update(launch.environment(gpus.emulation(gpus.spec), None, os.environ))
         gpus.used = os.environ[USED] = tempfile.mkdtemp(prefix="windtunnel-pytest-")
         hook({name: functools.partial(_install, name) for name in FRAMEWORKS})
+        libraries.offer(lambda library: early_config.stash[LIBRARIES].append(str(library)))
 
 
 def _decide(arguments: argparse.Namespace) -> Gpus:
@@ -379,6 +382,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(
             f"windtunnel: {plural(ran, 'test')} on emulated GPUs, {lacked} skipped (no real GPU)"
         )
+    for library in config.stash.get(LIBRARIES, []):
+        terminalreporter.write_line(f"windtunnel: {libraries.sentence(library)}")
     for line in collected.lines():
         terminalreporter.write_line(line)
     collected.write(config.getoption("gpu_report") or (), {"tests": ran})

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
-from windtunnel import faults, gpus, live, reports, variables
+from windtunnel import faults, gpus, libraries, live, reports, variables
 from windtunnel.analysis import remedies
 from windtunnel.checks.fragmentation import fragmented
 from windtunnel.cost import measured
@@ -92,6 +92,8 @@ class Options:
     - `stop_after`: end the process right after this many steps of the program's first PyTorch optimizer.
     - `stuck_after`: the seconds that a rank may give its devices no work while others wait for it; after that it is
       reported as stuck.
+    - `without`: libraries, such as "d2l", that are missing here and shall be missing for the program too, though there
+      are stand-ins for them. Only `windtunnel run`, pytest and notebooks offer those.
     - `faults`: the faults to inject, such as "die:rank=1,step=3" (docs/faults.md).
     """
 
@@ -114,6 +116,7 @@ class Options:
     stop_after: int | None = None
     stuck_after: float = 60.0
     faults: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
 
 class Session:
@@ -435,6 +438,7 @@ def options_of(values: Json) -> Options:
             raise UsageError(f"{name} cannot be {values[name]!r}: it is {' or '.join(map(repr, allowed))}")
     if values.get("host_memory_limit") is not None:
         values["host_memory_limit"] = parse_size(values["host_memory_limit"])
+    values["without"] = libraries.require(values.get("without", ()))
     values["faults"] = tuple(values.get("faults", ()))
     faults.parse(values["faults"])
     return Options(**{**values, "gpus": gpus.absolute(values.get("gpus", Options.gpus))})

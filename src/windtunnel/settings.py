@@ -37,6 +37,7 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "stop-after": ((int,), "a whole number"),
     "stuck-after": ((int, float), "a number of seconds"),
     "trace": TEXT,
+    "without": LIST,
 }
 """Every setting, the types that TOML may give it, and these in words."""
 NAMES = tuple(KINDS)

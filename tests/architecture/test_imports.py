@@ -6,7 +6,7 @@ from source import Source, sources
 
 VOCABULARY = {"vocabulary", "torch", "jax", "tensorflow", "mxnet"}
 CORE = {"trace", "gpus", "cost", "machine", "checks", "reports", "ranks", "faults"}
-BELOW_SESSION = CORE | {"seam", "analysis", "measure", "settings", "live", "departure"}
+BELOW_SESSION = CORE | {"seam", "analysis", "measure", "settings", "live", "departure", "libraries"}
 COMMANDS = (
     BELOW_SESSION
     | VOCABULARY
@@ -19,6 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "foreign": set(),
     "import_hook": set(),
     "arrivals": set(),
+    "libraries": VOCABULARY | {"train"},
     "trace": {"foreign"},
     "gpus": {"foreign"},
     "cost": {"trace", "gpus", "foreign"},
@@ -52,7 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pytest_plugin": BELOW_SESSION | VOCABULARY | {"session", "launch", "shim", "import_hook", "pytest_findings"},
     "pytest_findings": {"trace", "checks", "reports", "launch", "session"},
     "forkserver": {"trace", "seam", "session", "import_hook"},
-    "shim": {"session", "measure", "import_hook", "arrivals", "forkserver"},
+    "shim": {"session", "measure", "import_hook", "arrivals", "forkserver", "libraries"},
     "cli": COMMANDS | {"shim"},
     "notebook": BELOW_SESSION | {"session", "launch", "cli", "import_hook"},
     "examples": set(),
@@ -60,7 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 FRAMEWORKS = {"torch", "jax", "jaxlib", "flax", "optax", "tensorflow", "mxnet"}
-MAY_USE_TORCH = ("seam/torch/", "torch.py", "nested.py", "measure/", "train/", "experiments/")
+MAY_USE_TORCH = ("seam/torch/", "torch.py", "nested.py", "measure/", "train/", "experiments/", "libraries/")
 OTHER_FRAMEWORKS = {
     f"{folder}{name}.py": {name, *more}
     for folder in ("", "seam/", "train/frameworks/")
@@ -83,7 +84,7 @@ def test_a_layer_imports_only_what_the_table_allows() -> None:
 def may_use(source: Source) -> set[str]:
     """The frameworks that a file may import."""
     module = re.sub(r"^(seam/[a-z]+)_\w+\.py$", r"\1.py", str(source))  # a seam's further modules are that seam
-    allowed = OTHER_FRAMEWORKS.get(module, set())
+    allowed = FRAMEWORKS if str(source).startswith("libraries/") else OTHER_FRAMEWORKS.get(module, set())
     if str(source).startswith(MAY_USE_TORCH) and not str(source).startswith("train/frameworks/"):
         allowed = allowed | {"torch"}
     return allowed

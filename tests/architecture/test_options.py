@@ -26,6 +26,7 @@ NAMES = [
     "stop_after",
     "stuck_after",
     "faults",
+    "without",
 ]
 
 

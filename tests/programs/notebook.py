@@ -14,6 +14,8 @@ import sys
 import types
 from pathlib import Path
 
+from windtunnel import libraries
+
 WIDTH = 79  # IPython's
 
 
@@ -35,6 +37,9 @@ def run_cell(statements, filename, names):
         value = eval(compile(last, filename, "eval"), names)
         if value is not None:
             print(pprint.pformat(value, width=WIDTH))
+
+
+libraries.offer(lambda library: None)  # also on the CPU, without `windtunnel run`
 
 
 def main(program, *arguments):

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import click
 
-from windtunnel import faults, gpus
+from windtunnel import faults, gpus, libraries
 from windtunnel.cost import measured
 from windtunnel.errors import UsageError
 from windtunnel.gpus import versions
@@ -22,6 +22,10 @@ CLOCKS = ("virtual", "real")
 LANDINGS = ("late", "clock", "stale")
 HOST_TIMES = ("modelled", "measured")
 COMPATIBLE = ("d2l",)
+
+
+def _without(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    return libraries.require(value)
 
 
 def _gpus(context: click.Context, parameter: click.Parameter, value: object) -> str | None:
@@ -221,6 +225,14 @@ EMULATION = (
         help="Inject a fault: oom, die, hang, slow, xid, nan, bit-flip, disk-full, "
         "data-worker-dies or slow-data, as die:rank=1,step=3; may be given several times.",
     ),
+    click.option(
+        "--without",
+        metavar="LIBRARY",
+        multiple=True,
+        envvar="WINDTUNNEL_WITHOUT",
+        callback=_without,
+        help="Offer no stand-in for this library, such as d2l, where it is not installed; may be given several times.",
+    ),
     _choice("compat", COMPATIBLE, "Answer as frameworks did when that text was printed: JAX's `x.device()`."),
 )
 
@@ -245,6 +257,7 @@ FIELDS = {
     "stop_after": "stop_after",
     "stuck_after": "stuck_after",
     "fault": "faults",
+    "without": "without",
 }
 
 

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import click
 
-from windtunnel import foreign, launch
+from windtunnel import foreign, launch, libraries
 from windtunnel.checks._gates import Gate, parse_gates, refuse_undecidable, violations
 from windtunnel.cli._help import everyday, help_all_option
 from windtunnel.cli._options import F, emulation_options, given, verbose_option
@@ -286,6 +286,8 @@ def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Ou
     broken = violations(gates, findings)
     try:
         if not options["quiet"]:
+            for library in result.libraries:
+                _say(libraries.sentence(library))
             _show(result, findings, code, options)
         for text in [*result.lost, *broken]:
             _say(text)

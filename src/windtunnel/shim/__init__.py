@@ -15,17 +15,20 @@ from types import TracebackType
 
 from windtunnel.arrivals import HERE
 from windtunnel.import_hook import FRAMEWORKS, hook
+from windtunnel.libraries import offer
 from windtunnel.variables import FOLDER, FORKSERVER, MEASURE
 
 DOES_NOT_FIT = 65
 REFUSED = 66
 REFUSED_KERNELS = ("cupy", "numba.cuda")
 """The keys of `seam.foreign_kernels.MODULES`, which is imported only beside one of these."""
-REFUSALS = ("windtunnel.errors.UnsupportedError", "windtunnel.errors.HostMemoryError")
+REFUSALS = tuple(f"windtunnel.errors.{name}" for name in ("UnsupportedError", "HostMemoryError", "MissingNameError"))
 
 
 def begin() -> None:
     """Arrange that this Python emulates GPUs as soon as it has a framework for them, or that it measures real ones."""
+    if MEASURE not in os.environ:
+        offer(lambda library: _leave_note(f"{library.name}.library", str(library)))
     if address := os.environ.pop(FORKSERVER, None):
         from windtunnel import forkserver
 

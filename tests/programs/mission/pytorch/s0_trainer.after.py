@@ -3,6 +3,12 @@ class Linear(d2l.Module):
         super().__init__()
         self.net = nn.Linear(3, 1)
 
+    def loss(self, y_hat, y):
+        return nn.functional.mse_loss(y_hat, y)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
 
 trainer = d2l.Trainer(max_epochs=5, num_gpus=8, gradient_clip_val=1)
 print(trainer.max_epochs, trainer.num_gpus, trainer.gradient_clip_val, trainer.gpus)

@@ -1,0 +1,125 @@
+"""Stand-ins for libraries that a program imports and this machine does not have, one file or folder a library.
+
+A stand-in is found under the library's own name, after everything that is installed: a real one wins. Listing this
+folder is the registry. A stand-in is an ordinary package with a `__version__`, whose interface it answers for; its
+docstring says which part of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from importlib import util
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+from windtunnel.errors import MissingNameError, UsageError
+from windtunnel.variables import OPTIONS
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution, DistributionFinder
+
+FOLDER = Path(__file__).parent
+VERSION = re.compile(r'^__version__ = "([\w.]+)"', re.MULTILINE)
+
+
+class Library(NamedTuple):
+    """A stand-in: the library's name, the file that stands in, the version whose interface it answers for."""
+
+    name: str
+    file: Path
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+def names() -> list[str]:
+    """The libraries that there are stand-ins for."""
+    found = [path for path in FOLDER.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
+    return sorted(path.stem for path in found if not path.stem.startswith("_"))
+
+
+def find(name: str) -> Library | None:
+    """The stand-in of that name."""
+    for file in (FOLDER / name / "__init__.py", FOLDER / f"{name}.py"):
+        if not name.startswith("_") and file.is_file():
+            version = VERSION.search(file.read_text(encoding="utf-8"))
+            return Library(name, file, version[1] if version else "")
+    return None
+
+
+def require(wanted: Iterable[str]) -> tuple[str, ...]:
+    """These names as they are.
+
+    Raises:
+        UsageError: there is no stand-in of one of them.
+    """
+    chosen = tuple(wanted)
+    for name in chosen:
+        if name not in names():
+            raise UsageError(
+                f"there is no stand-in for {name!r} to leave out: there are those for {', '.join(names())}"
+            )
+    return chosen
+
+
+class Finder:
+    """The last finder of `sys.meta_path`: what nothing else has found is looked for here. `said` is told of each."""
+
+    def __init__(self, said: Callable[[Library], None]) -> None:
+        self._said = said
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """The module of a stand-in, which is loaded under the library's name."""
+        library = None if "." in name or name in _left_out() else find(name)
+        if library is None:
+            return None
+        self._said(library)
+        return util.spec_from_file_location(name, library.file)
+
+    def find_distributions(self, context: DistributionFinder.Context) -> Iterator[Distribution]:
+        """What `importlib.metadata` knows of them."""
+        from windtunnel.libraries._metadata import Standin
+
+        for name in names() if context.name is None else [context.name]:
+            library = find(name)
+            if library is not None and name not in _left_out():
+                yield Standin(library.name, library.version)
+
+
+def _left_out() -> list[str]:
+    """What `--without` names."""
+    return list(json.loads(os.environ.get(OPTIONS) or "{}").get("without", ()))
+
+
+def offer(said: Callable[[Library], None]) -> Finder:
+    """Let this process find the stand-ins, until the finder is taken out of `sys.meta_path`."""
+    finder = Finder(said)
+    sys.meta_path.append(finder)
+    return finder
+
+
+def sentence(library: str) -> str:
+    """What a report says of a stand-in, such as that of "d2l 1.0.3", which a program has imported."""
+    name = library.partition(" ")[0]
+    return (
+        f"{name} is not installed: the program ran with windtunnel's stand-in for part of {library} (--without {name})"
+    )
+
+
+def refuse(library: str, module: str, name: str) -> NoReturn:
+    """Refuse a name that the library has and its stand-in has not, or that neither has.
+
+    Raises:
+        MissingNameError: always.
+    """
+    raise MissingNameError(
+        f"{module}.{name} is not in windtunnel's stand-in for {library}: install {library.partition(' ')[0]} itself, "
+        f"which is then used (pip install --no-deps {library.replace(' ', '==')})",
+        name=name,
+    )

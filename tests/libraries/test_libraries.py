@@ -1,0 +1,117 @@
+"""Stand-ins for libraries: who wins, what a run says, how one is switched off, what `importlib.metadata` knows."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from windtunnel import libraries
+from windtunnel.errors import MissingNameError, UsageError
+from windtunnel.session import options_of
+
+FIRST_LINE = "from d2l import torch as d2l\n"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A program's text under `windtunnel run`, with these options."""
+
+    def run(source, *options, **environment):
+        script = tmp_path / "program.py"
+        script.write_text(source, encoding="utf-8")
+        return subprocess.run(
+            [sys.executable, "-m", "windtunnel", "run", "--gpus", "2xV100", *options, str(script)],
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    return run
+
+
+def test_the_folder_is_the_registry():
+    assert "d2l" in libraries.names()
+    assert str(libraries.find("d2l")) == "d2l 1.0.3"
+    assert libraries.find("numpy") is None
+    for name in libraries.names():
+        assert libraries.find(name).version, f"{name} does not say which version it answers for"
+
+
+def test_only_libraries_with_a_stand_in_can_be_left_out():
+    assert options_of({"without": ["d2l"]}).without == ("d2l",)
+    with pytest.raises(UsageError, match="there is no stand-in for 'numpy' to leave out: there are those for d2l"):
+        options_of({"without": ["numpy"]})
+
+
+def test_a_name_that_the_stand_in_has_not():
+    with pytest.raises(
+        MissingNameError, match=r"d2l\.torch\.train_ch6 is not in windtunnel's stand-in for d2l 1\.0\.3"
+    ):
+        libraries.refuse("d2l 1.0.3", "d2l.torch", "train_ch6")
+    assert issubclass(MissingNameError, AttributeError)
+
+
+@pytest.mark.long
+def test_a_run_says_once_that_a_stand_in_answered(run):
+    says = 'import importlib.metadata\nprint(d2l.try_gpu(1), d2l.num_gpus(), importlib.metadata.version("d2l"))\n'
+    done = run(FIRST_LINE + "import torch\nx = torch.ones(3, device=d2l.try_gpu())\n" + says)
+    assert done.stdout == "cuda:1 2 1.0.3\n", done.stderr
+    assert done.stderr.count("d2l is not installed: the program ran with windtunnel's stand-in") == 1
+
+
+@pytest.mark.long
+def test_one_that_is_installed_wins(run, tmp_path):
+    (tmp_path / "d2l").mkdir()
+    (tmp_path / "d2l" / "__init__.py").write_text("")
+    (tmp_path / "d2l" / "torch.py").write_text("real = True\n")
+    done = run(FIRST_LINE + "import torch\ntorch.ones(3, device='cuda')\nprint(d2l.real)\n")
+    assert done.stdout == "True\n", done.stderr
+    assert "stand-in" not in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("options", "environment"), [(["--without", "d2l"], {}), ([], {"WINDTUNNEL_WITHOUT": "d2l"})])
+def test_one_that_is_left_out_is_missing(run, options, environment):
+    done = run(FIRST_LINE, *options, **environment)
+    assert done.returncode == 1
+    assert "ModuleNotFoundError: No module named 'd2l'" in done.stderr
+
+
+@pytest.mark.long
+def test_what_it_lacks_is_refused_in_one_sentence(run):
+    done = run(FIRST_LINE + 'print(hasattr(d2l, "train_ch6"))\nd2l.load_data_fashion_mnist(256)\n')
+    assert done.stdout == "False\n"
+    assert done.returncode == 66
+    assert "install d2l itself, which is then used (pip install --no-deps d2l==1.0.3)" in done.stderr
+
+
+@pytest.mark.long
+def test_pytest_offers_them_too(tmp_path):
+    (tmp_path / "test_program.py").write_text(
+        FIRST_LINE + "def test_device():\n    assert str(d2l.try_gpu(1)) == 'cuda:1'\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--gpus", "2xV100"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("stand-in for part of d2l 1.0.3") == 1
+
+
+def test_a_notebook_offers_them_while_gpus_are_emulated(tmp_path):
+    program = (
+        "import windtunnel\nwindtunnel.start('2xV100')\n"
+        + FIRST_LINE
+        + "print(d2l.try_gpu(1))\nwindtunnel.stop()\nimport sys\n"
+        + "print(any(type(one).__name__ == 'Finder' for one in sys.meta_path))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout == "cuda:1\nFalse\n", done.stderr
+    assert done.stderr.count("stand-in for part of d2l 1.0.3") == 1
+
+
+def test_without_an_emulation_there_is_none():
+    done = subprocess.run([sys.executable, "-c", FIRST_LINE], capture_output=True, text=True, timeout=300, check=False)
+    assert "No module named 'd2l'" in done.stderr

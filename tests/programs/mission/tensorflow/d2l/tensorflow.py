@@ -1,1 +1,0 @@
-"""`d2l.tensorflow`, of which the GPU listings use nothing."""
