@@ -577,10 +577,10 @@ def shifted_rows(x_ptr, out_ptr, rows, D: tl.constexpr, B: tl.constexpr):
 
 def test_block_pointers_are_what_this_version_of_triton_has(session):
     x, out = torch.rand(6, 8, device="cuda"), torch.ones(6, 8, device="cuda")
-    if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 8):
+    if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9):
         shifted_rows[(1,)](x, out, 6, D=8, B=4)
         torch.testing.assert_close(out[:4], torch.cat([x[4:], torch.zeros(2, 8, device="cuda")]))
-    else:  # Triton's own words: https://github.com/triton-lang/triton removed them in 3.8
+    else:  # Triton's own words; triton-lang/triton#10833 removed them
         with pytest.raises(NotImplementedError, match="Block pointers have been removed"):
             shifted_rows[(1,)](x, out, 6, D=8, B=4)
 
