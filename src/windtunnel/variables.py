@@ -1,4 +1,5 @@
-"""The names of the environment variables by which a run tells the processes of its program what to do.
+"""The names of the environment variables by which a run tells the processes of its program what to do, and the notes
+that these leave it.
 
 What a person sets instead (`WINDTUNNEL_GPUS` and the like) is named by the options of the commands.
 """
@@ -23,6 +24,21 @@ MEASURE = "WINDTUNNEL_MEASURE"
 """Set where real GPUs are measured and none is emulated."""
 FORKSERVER = "WINDTUNNEL_FORKSERVER"
 """Where a program's Python waits for requests to fork, instead of running the program (`forkserver.py`)."""
+REFUSED = 66
+"""The exit code of a program that met something which the emulation must refuse."""
+
+
+def note_outcome(code: int, text: str) -> None:
+    """Tell `windtunnel run` with which code it should end, should the program fail."""
+    leave_note("outcome", f"{code}\n{text}")
+
+
+def leave_note(kind: str, text: str) -> None:
+    """Leave a note of this process in the run's folder."""
+    folder = os.environ.get(FOLDER)
+    if folder and os.path.isdir(folder):
+        with open(os.path.join(folder, f"{os.getpid()}.{kind}"), "w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
 
 
 @contextmanager

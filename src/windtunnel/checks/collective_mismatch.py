@@ -48,6 +48,11 @@ class CollectiveMismatch(RankCheck):
                 "receive into a tensor of the size and dtype that is sent: drop or pad the last, smaller batch "
                 "(drop_last=True), or send the shape first"
             )
+        if line.number("threads"):
+            return (
+                "give each thread a process group of its own, dist.new_group(backend=...), and pass it to what the "
+                "thread calls (process_group= of dcp.async_save): nothing orders two threads' calls alike on all ranks"
+            )
         if line.word("what") == "operation":
             return "let every rank of the group make the same calls in the same order, whatever a rank's data are"
         return "let every rank of the group pass tensors of the same size and dtype, the same root and reduction"

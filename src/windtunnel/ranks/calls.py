@@ -17,6 +17,10 @@ class State(IntEnum):
     DONE = 2
 
 
+ON_CPU = " on the CPU"
+"""Ends the name of the half of a process group that is the CPU's own backend, in no order with the GPU's."""
+
+
 class Channel(NamedTuple):
     """Calls that are matched by their order: the collectives of a group, or its messages from one rank to another.
 
@@ -103,7 +107,7 @@ class Rank(NamedTuple):
     `counts` is the number of calls made in each channel; `calls` may lack the older ones. `ending` is None while the
     process lives. `stuck` is set for a rank that makes no progress: its program's line, then its stack from the
     innermost frame on, each as "file:line function". `working` counts the threads that may still make a call although
-    other threads of the process wait.
+    other threads of the process wait; `main` is the main thread, 0 if unknown.
     """
 
     rank: int
@@ -113,6 +117,7 @@ class Rank(NamedTuple):
     ending: Ending | None = None
     stuck: tuple[str, ...] = ()
     working: int = 0
+    main: int = 0
 
     def call(self, channel: Channel, number: int) -> Call | None:
         """The call with this number; None if it has not been made or is no longer known."""

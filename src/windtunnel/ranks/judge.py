@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from windtunnel.ranks.calls import Call, Channel, Operation, Rank, State, listed
+from windtunnel.ranks.calls import ON_CPU, Call, Channel, Operation, Rank, State, listed
 from windtunnel.trace.operation import UNKNOWN_SITE, Note, Site
 
 MAKING = ("create", "join")
@@ -145,6 +145,7 @@ def _mismatch(job: Job, what: str, calls: Mapping[int, Call]) -> Note:
         ("what", what),
         ("group", _group(job, first.channel)),
         ("number", first.number),
+        ("threads", int(_mismatch_by_threads(job, calls))),
         *_lines({rank: f"{call.operation} at {call.site}" for rank, call in calls.items()}),
     ]
     return _note("collective-mismatch", fewest.site, usual.site, detail)
@@ -344,9 +345,29 @@ def _deadlock(job: Job, circle: Sequence[int]) -> Note:
         ("messages", sum(call.channel.kind in ("send", "recv") for call in (first, second))),
         ("communicators", int(any(_on_another(job, rank, waiting(job)[rank][0]) for rank in circle))),
         ("join", int(any(call.channel.kind == "join" for rank in circle for call in waiting(job)[rank]))),
+        ("backends", int(_crosses_backends(job, circle))),
         *_lines({rank: _waits(job, rank) for rank in circle}, together=False),
     ]
     return _note("collective-deadlock", first.site, second.site, detail)
+
+
+def _crosses_backends(job: Job, circle: Sequence[int]) -> bool:
+    """Whether ranks wait in both backends of one group, of which NCCL does not hold up the host on hardware."""
+    groups = {call.channel.group for rank in circle for call in waiting(job)[rank]}
+    return any(group + ON_CPU in groups for group in groups)
+
+
+def crosses_backends(notes: Sequence[Note]) -> bool:
+    """Whether what is wrong may be the emulation's, whose hosts wait in NCCL's calls."""
+    return any(("backends", 1) in note.detail for note in notes)
+
+
+def _mismatch_by_threads(job: Job, calls: Mapping[int, Call]) -> bool:
+    """Whether some rank makes the calls of a channel from several threads, whose order differs from run to run."""
+    channel = next(iter(calls.values())).channel
+    if len({call.thread == job[rank].main for rank, call in calls.items() if job[rank].main}) > 1:
+        return True
+    return any(len({call.thread for call in job[rank].calls if call.channel == channel}) > 1 for rank in calls)
 
 
 def _waits(job: Job, rank: int) -> str:

@@ -31,14 +31,15 @@ HEAD = struct.Struct("<12q")
 CHANNELS, RING = 2048, 2048
 COUNT, CALL = struct.Struct("<q"), struct.Struct("<8q")
 COUNTS_AT = HEAD.size
+THREAD = (1 << 62) - 1
 RING_AT = COUNTS_AT + CHANNELS * COUNT.size
 FIXED = RING_AT + RING * CALL.size
 STATE_AT, ENDED_AT = 4 * 8, 6 * 8
 
-MAGIC_AT, PROCESS_AT, RANK_AT, CALLS_AT, SEEN_AT, PROGRESS_AT, MOVED_AT, THREADS_AT = range(8)
+MAGIC_AT, PROCESS_AT, RANK_AT, CALLS_AT, SEEN_AT, PROGRESS_AT, MOVED_AT, THREADS_AT, MAIN_AT = range(9)
 """Places in the head: the format, the process, its rank, how many calls it has made, when its watcher last looked, how
-much work it has given to its devices and when that last grew, and how many threads of it are at work though others wait
-(times as of `time.monotonic_ns`, which the processes of a machine share)."""
+much work it has given to its devices and when that last grew, how many threads of it are at work though others wait,
+and which is its main thread (times as of `time.monotonic_ns`, which the processes of a machine share)."""
 
 
 class Ledger:
@@ -56,6 +57,7 @@ class Ledger:
             file.truncate(FIXED)
             self._map = mmap.mmap(file.fileno(), FIXED)
         HEAD.pack_into(self._map, 0, MAGIC, os.getpid(), rank, *[0] * 9)
+        self.put(MAIN_AT, (threading.main_thread().ident or 0) & THREAD)
         self.say("job", {"job": job, "host": host})
 
     # ------------------------------------------------------------------ texts
@@ -89,7 +91,7 @@ class Ledger:
             number = self._number("channel", channel)
             row = number, count, self._number("operation", operation), self._number("site", site[:3]), int(state)
             CALL.pack_into(
-                self._map, RING_AT + entry % RING * CALL.size, *row, now_ns, 0, threading.get_ident() & (1 << 62) - 1
+                self._map, RING_AT + entry % RING * CALL.size, *row, now_ns, 0, threading.get_ident() & THREAD
             )
             if number < CHANNELS:
                 COUNT.pack_into(self._map, COUNTS_AT + number * COUNT.size, count)
@@ -158,7 +160,7 @@ def read(path: str | Path) -> Entry:
     ending = next((one for one in typed.ending if one.how != "finished"), typed.ending[0] if typed.ending else None)
     stuck = typed.stuck[-1] if typed.stuck else ()
     groups: Mapping[str, Group] = dict(typed.group)
-    rank = Rank(head[RANK_AT], groups, calls, counts, ending, stuck, head[THREADS_AT])
+    rank = Rank(head[RANK_AT], groups, calls, counts, ending, stuck, head[THREADS_AT], head[MAIN_AT])
     open_calls = tuple((call.channel, call.number, int(call.state)) for call in calls if call.state is not State.DONE)
     stamp = (head[CALLS_AT], open_calls, ending, stuck, head[THREADS_AT])
     job = typed.job[0] if typed.job else {}

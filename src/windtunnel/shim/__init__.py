@@ -16,10 +16,9 @@ from types import TracebackType
 from windtunnel.arrivals import HERE
 from windtunnel.import_hook import FRAMEWORKS, hook
 from windtunnel.libraries import offer
-from windtunnel.variables import FOLDER, FORKSERVER, MEASURE
+from windtunnel.variables import FOLDER, FORKSERVER, MEASURE, REFUSED, leave_note, note_outcome
 
 DOES_NOT_FIT = 65
-REFUSED = 66
 REFUSED_KERNELS = ("cupy", "numba.cuda")
 """The keys of `seam.foreign_kernels.MODULES`, which is imported only beside one of these."""
 REFUSALS = tuple(f"windtunnel.errors.{name}" for name in ("UnsupportedError", "HostMemoryError", "MissingNameError"))
@@ -28,7 +27,7 @@ REFUSALS = tuple(f"windtunnel.errors.{name}" for name in ("UnsupportedError", "H
 def begin() -> None:
     """Arrange that this Python emulates GPUs as soon as it has a framework for them, or that it measures real ones."""
     if MEASURE not in os.environ:
-        offer(lambda library: _leave_note(f"{library.name}.library", str(library)))
+        offer(lambda library: leave_note(f"{library.name}.library", str(library)))
     if address := os.environ.pop(FORKSERVER, None):
         from windtunnel import forkserver
 
@@ -59,7 +58,7 @@ def install(framework: str) -> None:
     """
     module = sys.modules.get(framework)
     if not hasattr(module, FRAMEWORKS[framework]):
-        _leave_note("shadow", f"{framework}\n{getattr(module, '__file__', None)}")
+        leave_note("shadow", f"{framework}\n{getattr(module, '__file__', None)}")
         return
     from windtunnel.errors import UnsupportedError, UsageError
     from windtunnel.session import install_from_environment
@@ -114,18 +113,6 @@ def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
         entry.tb_next = following
         following = entry
     return following
-
-
-def note_outcome(code: int, text: str) -> None:
-    """Tell `windtunnel run` with which code it should end, should the program fail."""
-    _leave_note("outcome", f"{code}\n{text}")
-
-
-def _leave_note(kind: str, text: str) -> None:
-    folder = os.environ.get(FOLDER)
-    if folder and os.path.isdir(folder):
-        with open(os.path.join(folder, f"{os.getpid()}.{kind}"), "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
 
 
 def _note_uncaught() -> None:

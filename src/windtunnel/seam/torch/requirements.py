@@ -227,6 +227,8 @@ NEEDED_BY_RANKS = {
         torch.distributed.distributed_c10d._create_process_group_wrapper
         torch.distributed.distributed_c10d._new_process_group_helper
         torch.nn.parallel.DistributedDataParallel._ddp_init_helper
+        torch._C._distributed_c10d torch._C._distributed_c10d.HashStore
+        torch._C._distributed_c10d._register_process_group torch._C._distributed_c10d._unregister_process_group
         torch.nn.parallel.DistributedDataParallel._pre_forward
         torch.nn.parallel.DistributedDataParallel._register_builtin_comm_hook
         torch.ops._c10d_functional.wait_tensor

@@ -370,6 +370,7 @@ def fetch(state: State, tensor: Tensor, name: str, elements: int | None = None) 
 
     PyTorch fetches a scalar through pinned memory of its own (aten/src/ATen/native/cuda/CUDAScalar.cu).
     """
+    state.arrive()
     machine, local = state.machine, state.local
     device = tag_of(tensor).device
     stream = local.streams[device]

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.torch.dispatch.asserts import Failure
@@ -16,12 +15,12 @@ from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.distributed.described import Described, reduction_of
 from windtunnel.seam.torch.distributed.groups import Group, Groups, Queued
 from windtunnel.seam.torch.distributed.nodata import answer, lacks_values, with_values
+from windtunnel.seam.torch.distributed.under_way import UnderWay
 from windtunnel.seam.torch.distributed.values import (
     REDUCING,
     carried,
     check,
     composed,
-    delivered,
     divided,
     each,
     is_composed,
@@ -32,11 +31,9 @@ from windtunnel.seam.torch.distributed.values import (
 from windtunnel.seam.torch.distributed.work import CALLS
 from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from windtunnel.seam.torch.operators.plan import Plan, tensors_in
-from windtunnel.seam.torch.tags import CPU, FLOATING, VERSION, is_physically_meta, tag_of
+from windtunnel.seam.torch.tags import CPU, FLOATING, VERSION, tag_of
 
 Tensor = torch.Tensor
-MOST_PENDING = 4096
-"""Functional collectives that nobody waited for are forgotten beyond this many."""
 
 
 class Collective(NamedTuple):
@@ -74,13 +71,6 @@ GUESSED_UNTIL = (2, 8)
 FROM_ROOT = frozenset({"c10d::broadcast_", "c10d::scatter_"})
 NAN = "windtunnel: TORCH_NCCL_NAN_CHECK found a NaN in this rank's input to {name}"
 
-FUNCTIONAL = (
-    "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "all_gather_into_tensor",
-    "all_gather_into_tensor_out", "all_gather_into_tensor_coalesced", "reduce_scatter_tensor",
-    "reduce_scatter_tensor_out", "reduce_scatter_tensor_coalesced", "all_to_all_single", "broadcast", "broadcast_",
-)  # fmt: skip
-"""Functional collectives, which DTensor and tensor parallelism use (torch.distributed._functional_collectives)."""
-
 
 def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """A collective of all ranks of a group."""
@@ -88,29 +78,49 @@ def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwarg
     named = dict(zip(plan.names, args, strict=False)) | kwargs
     group = groups.of(named["process_group"])
     shape = COLLECTIVES[plan.name]
-    device = CPU if group is None else place(dispatch, group, args)
     if group is None:
-        return dispatch.call(plan, func, args, kwargs, device)
+        return dispatch.call(plan, func, args, kwargs, CPU)
+    group, device, args, kwargs = place(dispatch, group, plan, args, kwargs)
     if plan.name == "c10d::barrier" and device >= 0 and group.nccl and VERSION < GUESSED_UNTIL:
         device = next(iter(named["device_ids"]), _unnamed(dispatch, group))
-    asynchronous = bool(named.get("async_op", True))
+    asynchronous, barrier = bool(named.get("async_op", True)), plan.name == "c10d::barrier"
+    waits = barrier or group.settings.blocking
     reads, writes = list(tensors_in((args[shape.reads],))), list(tensors_in((args[shape.writes],)))
-    size = sum(map(bytes_of, reads)) or group.size * sum(map(bytes_of, writes))
-    if plan.name == "c10d::allgather_":  # ranks may bring different sizes, but all know every one's
-        size = sum(map(bytes_of, writes)) // group.size
+    size = _size(plan.name, group, reads, writes)
     if group.nccl:
         check(plan.name, reads, writes, group.size, "AVG" if CALLS.mean else name_of(CALLS.operation))
     reduction = reduction_of(CALLS.operation, CALLS.mean, CALLS.factor) if plan.name in REDUCING else ""
     seen = [] if shape.reads == shape.writes else writes
     call = groups.descriptions.collective(plan.name, reads, seen, (group.rank, group.size), reduction, named)
-    stream = _stream(dispatch, group, device, asynchronous)
+    stream = stream_of(dispatch, group, device, asynchronous)
     timeout = group.timeout(dispatch.local.host.now_ns)
-    with _meeting(dispatch, group, call, stream, (plan.name, device, size)) as site:
+    reduces = CALLS.operation, CALLS.mean, CALLS.factor
+
+    def values() -> object:
         if lacks_values(args):
-            out = answer(func, args[shape.writes])
-        else:
-            with with_values(dispatch.local):
-                out = _values(dispatch, group, plan, func, args, kwargs, device)
+            return answer(func, args[shape.writes])
+        CALLS.operation, CALLS.mean, CALLS.factor = reduces  # this may be another thread
+        with with_values(dispatch.local):
+            return _values(dispatch, group, plan, func, args, kwargs, device)
+
+    def put(stream: Stream, site: int) -> int:
+        began_ns = _put(dispatch, group, stream, call, (plan.name, 0 if barrier else size), (reads, writes), site)
+        if group.settings.check_nan and not barrier and not lacks_values(args):
+            _check_nan(dispatch, group, stream, (plan.name, int(named.get("root_rank", -1))), reads)
+        return began_ns
+
+    if stream is not None and not waits and CALLS.depth and goes_on(group):
+        CALLS.queued = queued = Queued(None, tensors=(*reads, *writes))
+
+        def finish(site: int) -> None:
+            queued.began_ns = put(stream, site)
+            queued.event = groups.mark(stream, 0) if asynchronous else None
+
+        site = set_off(dispatch, group, (call, stream, plan.name), (values, finish), queued, writes)
+        queued.is_of(group, call.operation, site, timeout)
+        return answer(func, args[shape.writes])
+    with meeting(dispatch, group, call, stream, (plan.name, device, size)) as site:
+        out = values()
     if device >= 0 and not lacks_values(args):
         for tensor in writes:  # gloo gives sparse ones new parts
             dispatch.tag_parts(tensor, device)
@@ -118,18 +128,75 @@ def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwarg
         if CALLS.depth:
             CALLS.queued = Queued(None)
         return out
-    barrier = plan.name == "c10d::barrier"
-    began_ns = stream.ready_ns
-    submit(dispatch, group, stream, (plan.name, 0 if barrier else size), (reads, writes), site)
-    group.called(call.operation.name, began_ns, stream.ready_ns)
-    if group.settings.check_nan and not barrier and not lacks_values(args):
-        _check_nan(dispatch, group, stream, (plan.name, int(named.get("root_rank", -1))), reads)
-    _hand_over(dispatch, stream, asynchronous, barrier or group.settings.blocking, (*reads, *writes))
+    began_ns = put(stream, site)
+    _hand_over(dispatch, stream, asynchronous, waits, (*reads, *writes))
     if CALLS.queued is not None:
-        CALLS.queued.site, CALLS.queued.call = site, call.operation
-        CALLS.queued.group, CALLS.queued.began_ns = group, began_ns
-        CALLS.queued.timeout = timeout
+        CALLS.queued.is_of(group, call.operation, site, timeout, began_ns)
     return out
+
+
+def _size(name: str, group: Group, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> int:
+    """The bytes of a collective."""
+    if name == "c10d::allgather_":  # ranks may bring different sizes, but all know every one's
+        return sum(map(bytes_of, writes)) // group.size
+    return sum(map(bytes_of, reads)) or group.size * sum(map(bytes_of, writes))
+
+
+def _put(
+    dispatch: Dispatch,
+    group: Group,
+    stream: Stream,
+    call: Described,
+    what: tuple[str, int],
+    touched: tuple[list[Tensor], list[Tensor]],
+    site: int,
+) -> int:
+    """Put a collective on its stream; when it begins there."""
+    began_ns = stream.ready_ns
+    submit(dispatch, group, stream, what, touched, site)
+    group.called(call.operation.name, began_ns, stream.ready_ns)
+    return began_ns
+
+
+def goes_on(group: Group) -> bool:
+    """Whether the host goes on after a call of NCCL, where others might wait for a call of another backend."""
+    return group.router is not None and group.met and not group.single
+
+
+def set_off(
+    dispatch: Dispatch,
+    group: Group,
+    what: tuple[Described, Stream, str],
+    how: tuple[Callable[[], object], Callable[[int], None]],
+    queued: Queued,
+    written: list[Tensor],
+) -> int:
+    """Let a thread carry a collective, by the first of `how`, and put it on its stream later, by the second.
+
+    Returns the number of the program's line.
+    """
+    groups: Groups = dispatch.state.groups
+    (call, stream, name), (values, put) = what, how
+    host, site = dispatch.local.host, dispatch.state.site()
+    made_ns, ready_ns = host.now_ns, groups.ready_ns(stream, name)
+    entry = groups.watch.called(group.channel, call.operation, site)
+
+    def carry() -> int:
+        with groups.meeting(group, call, ready_ns, site, (entry, made_ns)) as start_ns:
+            _transferring(dispatch, name)
+            values()
+        return start_ns
+
+    def finish(start_ns: int) -> None:
+        now_ns, host.now_ns = host.now_ns, made_ns  # it was launched then
+        stream.ready_ns = max(stream.ready_ns, start_ns)
+        put(site)
+        host.now_ns = max(host.now_ns, now_ns)
+        queued.under_way = None
+
+    queued.under_way = UnderWay(group, entry, carry, finish, written)
+    groups.journeys.add(dispatch, queued.under_way)
+    return site
 
 
 def _check_nan(dispatch: Dispatch, group: Group, stream: Stream, what: tuple[str, int], sent: Sequence[Tensor]) -> None:
@@ -143,18 +210,20 @@ def _check_nan(dispatch: Dispatch, group: Group, stream: Stream, what: tuple[str
         dispatch.state.failure = Failure(dispatch, stream, stream.epoch, note=NAN.format(name=name))
 
 
-def _stream(dispatch: Dispatch, group: Group, device: int, asynchronous: bool) -> Stream | None:
+def stream_of(dispatch: Dispatch, group: Group, device: int, asynchronous: bool) -> Stream | None:
     """The stream on which a collective runs; None for one of gloo."""
     if device < 0 or not group.nccl:
         return None
     groups: Groups = dispatch.state.groups
+    if not goes_on(group) or not CALLS.depth:
+        groups.journeys.finish()
     groups.connect(group, device)
     group.shared.line_up(CALLS.batch, collective=True)
     return groups.stream(group.shared, device, asynchronous)
 
 
 @contextmanager
-def _meeting(
+def meeting(
     dispatch: Dispatch, group: Group, call: Described, stream: Stream | None, what: tuple[str, int, int]
 ) -> Iterator[int]:
     """Inside it every rank of the group makes the same call; yields the number of the program's line.
@@ -191,7 +260,16 @@ def bytes_of(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def place(dispatch: Dispatch, group: Group, args: Iterable[object]) -> int:
+def place(
+    dispatch: Dispatch, group: Group, plan: Plan, args: Arguments, kwargs: Keywords
+) -> tuple[Group, int, Arguments, Keywords]:
+    """The half of a group for an operator's tensors, their device, and the arguments with what carries it."""
+    device = _device(dispatch, group, (*args, *kwargs.values()))
+    group = group.of_device(device)
+    return (group, device, *group.routed(plan.names, args, kwargs))
+
+
+def _device(dispatch: Dispatch, group: Group, args: Iterable[object]) -> int:
     """The device of a collective's tensors; raises NCCL's errors for tensors that it does not take."""
     device: int | None = None
     floating = []
@@ -301,107 +379,7 @@ def _hand_over(dispatch: Dispatch, stream: Stream, asynchronous: bool, host: boo
         groups.wait(event)
 
 
-# ---------------------------------------------------------------------------------------------- functional ones
-
-
-def functional(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    """A functional collective: new tensors on the same device, ready after `wait_tensor`."""
-    groups: Groups = dispatch.state.groups
-    group = groups.of(args[-1] if "group_name" not in kwargs else kwargs["group_name"])
-    if group is None:
-        return dispatch.call(plan, func, args, kwargs, CPU)
-    device = place(dispatch, group, args)
-    reads = list(tensors_in(args))
-    size = sum(map(bytes_of, reads))
-    named = dict(zip(plan.names, args, strict=False)) | kwargs
-    if "src" in named:
-        named["root_rank"] = named["src"]
-    reduction = str(named.get("reduce_op", "")).upper()
-    call = groups.descriptions.collective(plan.name, reads, [], (group.rank, group.size), reduction, named)
-    stream = _stream(dispatch, group, device, True)
-    with _meeting(dispatch, group, call, stream, (plan.name, device, size)) as site:
-        out = _functional_values(dispatch, group, plan, func, args, kwargs, device)
-    made = list(tensors_in((out,)))
-    if device >= 0:
-        dispatch.tag(out, device)
-    if stream is None:
-        if CALLS.depth:
-            CALLS.queued = Queued(None)
-        return out
-    began_ns = stream.ready_ns
-    submit(dispatch, group, stream, (plan.name, size), (reads, made), site)
-    group.called(call.operation.name, began_ns, stream.ready_ns)
-    queued = Queued(groups.mark(stream, 0), tensors=reads)
-    if len(groups.pending) > MOST_PENDING:
-        groups.pending.clear()
-    for tensor in made:
-        groups.pending[id(tag_of(tensor))] = queued
-    return out
-
-
-def _functional_values(
-    dispatch: Dispatch, group: Group, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-) -> object:
-    """Run it on gloo to its end; an average for NCCL is a sum, divided: not every version's gloo has averages."""
-    dtype = next((tensor.dtype for tensor in tensors_in(args)), None)
-    mean = False
-    if group.nccl:
-        at = plan.names.index("reduce_op") if plan.name in REDUCING else len(args)
-        reduction = "".join(args[at : at + 1]).upper()
-        mean = reduction == "AVG"
-        check(plan.name, list(tensors_in(args)), [], group.size, reduction)
-        args = tuple("sum" if mean and at == i else each(value, carried) for i, value in enumerate(args))
-    if lacks_values(args):
-        return dispatch.call(plan, func, args, kwargs, device)
-    with with_values(dispatch.local):
-        out = (
-            dispatch.call(plan, func, args, kwargs, device)
-            if group.alone
-            else _lent(dispatch, plan, func, args, kwargs)
-        )
-    with torch._C._DisableTorchDispatch():
-        for tensor in tensors_in((out,)):
-            if mean and not group.alone:
-                divided(tensor, group.size)
-        if group.nccl and plan.name in REDUCING:
-            each(out, truth)
-    return out if dtype is None or not group.nccl else each(out, lambda tensor: delivered(tensor, dtype))
-
-
-def _lent(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    """What gloo makes of tensors that it is lent, in memory that no thread of its own holds."""
-    lending = dispatch.state.groups.lending
-    written = kwargs["out"] if "out" in kwargs else args[0] if plan.name.endswith("_") else None
-    given = {name: each(value, lending.lend) for name, value in kwargs.items()}
-    out = dispatch.call(plan, func, tuple(each(value, lending.lend) for value in args), given, CPU)
-    with torch._C._DisableTorchDispatch():
-        for tensor in tensors_in((out,)):
-            lending.remember(torch.ops._c10d_functional.wait_tensor(tensor))
-        return each(out, torch.clone) if written is None else written
-
-
-def wait_tensor(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
-    """_c10d_functional::wait_tensor: the current stream waits for the collective that made the tensor."""
-    groups: Groups = dispatch.state.groups
-    queued = groups.pending.pop(id(tag_of(args[0])), None)
-    if queued is not None and queued.event is not None:
-        groups.wait(queued.event)
-    if is_physically_meta(args[0]):
-        return args[0]
-    return dispatch.call(plan, func, args, kwargs, max(CPU, tag_of(args[0]).device))
-
-
-def wrap(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
-    """_c10d_functional::_wrap_tensor_autograd: the tensor again, for autograd; no kernel."""
-    if is_physically_meta(args[0]):  # whose own kernel gives another tensor, and nobody would wait for it
-        return AsyncCollectiveTensor(args[0])
-    return dispatch.call(plan, func, args, kwargs, tag_of(args[0]).device)
-
-
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(COLLECTIVES, run),
-    **{f"_c10d_functional::{name}": functional for name in FUNCTIONAL},
-    "_c10d_functional::wait_tensor": wait_tensor,
-    "_c10d_functional::_wrap_tensor_autograd": wrap,
 }
 """Operators with handlers of their own."""

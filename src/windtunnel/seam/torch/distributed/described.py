@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -162,7 +163,8 @@ def _by_pair(
             return _first(mine, size) if rank == root else nothing, received
         case "all_to_all":
             return _first(mine, size), _first(theirs, size)
-    return _parts(reads, splits[0], size), _parts(writes, splits[1], size)
+    # A functional one makes what it writes, of rows like those that it reads.
+    return _parts(reads, splits[0], size), _parts(writes or reads, splits[1], size)
 
 
 def _first(numbers: Sequence[int], size: int) -> Sequence[int]:
@@ -177,7 +179,7 @@ def _parts(tensors: Sequence[Tensor], rows: Sequence[int], size: int) -> Sequenc
     tensor = tensors[0]
     if not rows:
         return [tensor.numel() // size] * size
-    row = tensor.numel() // tensor.shape[0] if tensor.shape[0] else 0
+    row = math.prod(tensor.shape[1:])
     return [row * one for one in rows]
 
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import atexit
 import struct
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 
 from windtunnel.gpus import versions
 from windtunnel.machine.order import knows
 from windtunnel.machine.stream import Event, Stream
-from windtunnel.ranks.calls import Channel, Operation
+from windtunnel.ranks.calls import ON_CPU, Channel, Operation
 from windtunnel.seam.cuda_driver import FIRST_PCI_BUS
 from windtunnel.seam.torch.distributed.allowance import Allowance
 from windtunnel.seam.torch.distributed.communicators import ALL, Communicator, InFlight, Joins, Party
@@ -27,9 +29,11 @@ from windtunnel.seam.torch.distributed.nccl import NCCL_VERSION
 from windtunnel.seam.torch.distributed.nccl_settings import DEFAULTS, Settings
 from windtunnel.seam.torch.distributed.replicas import Replicas
 from windtunnel.seam.torch.distributed.skew import Skew
+from windtunnel.seam.torch.distributed.under_way import Journeys, UnderWay
 from windtunnel.seam.torch.distributed.watch import Watch
 
 if TYPE_CHECKING:
+    from windtunnel.seam.torch.operators.call import Arguments, Keywords
     from windtunnel.seam.torch.state.ranks import Carrier
     from windtunnel.seam.torch.state.state import State
 
@@ -44,6 +48,7 @@ two ranks with the same host and the same GPU (`initTransportsRank` of NCCL's sr
 its place on the PCI bus."""
 SHARING = "windtunnel: give each rank a GPU of its own, or run with --share-gpus (share_gpus=True in Python)"
 
+CPU_DEVICE = torch.device("cpu")
 MILLISECOND = timedelta(milliseconds=1)
 NS = 1_000_000
 """Nanoseconds in one."""
@@ -56,6 +61,10 @@ class Group:
 
     `ranks` are its members' ranks in the job. `shared` is the communicator of them all, `pairs` has those of this rank
     and one other, by that one's number in the group; a group that is `eager` has the shared one from the beginning.
+
+    A process group of two backends ("cpu:gloo,cuda:nccl") is two of these, since the calls of one backend have no order
+    among those of the other: `host` is the one of CPU tensors, and `router`, a process group that has NCCL's backend
+    for the CPU, takes to its carrier what C++ sees on the CPU.
 
     `nccl` tells whether emulated tensors go to NCCL, `takes_cpu` whether CPU tensors have a backend at all, `alone`
     whether this process only plays one of the ranks: the others, in PyTorch's backend "fake", are always ready.
@@ -74,6 +83,10 @@ class Group:
     ) -> None:
         self.name: str = process_group.group_name
         self.description: str = process_group.group_desc
+        self.host: Group | None = None
+        self.router: dist.ProcessGroup | None = None
+        self.lock = threading.RLock()
+        self.last: UnderWay | None = None  # the latest call that a thread of its own carries
         self.ranks = tuple(ranks)
         self.channel = Channel(self.name)
         self.size: int = process_group.size()
@@ -113,6 +126,57 @@ class Group:
         mine = names.pop(self.rank)
         channel = Channel(self.name, "join", self.ranks[communicator.peer] if pair else -1)
         return Party(store, mine, list(names.values()), channel)
+
+    @property
+    def halves(self) -> list[Group]:
+        """It, and what it is of CPU tensors if they have a backend of their own."""
+        return [self] if self.host is None else [self, self.host]
+
+    def of_device(self, device: int) -> Group:
+        """The half that takes tensors of a device, or of the CPU."""
+        return self.host if device < 0 and self.host is not None else self
+
+    def divide(self, process_group: dist.ProcessGroup, of_cuda: c10d.Backend, of_cpu: Carrier) -> Group:
+        """CPU tensors have a backend of their own: their half of the group."""
+        router = dist.ProcessGroup(c10d.HashStore(), self.rank, self.size)
+        router._register_backend(CPU_DEVICE, dist.ProcessGroup.BackendType.GLOO, of_cuda)
+        router._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        c10d._register_process_group(self._route, router)  # type: ignore[arg-type]  # a name of its own type
+        self.router = router
+        self.host = Group(process_group, self.ranks, Lender(of_cpu, self.lender.lending), False, True)
+        self.host.name = self.name + ON_CPU
+        self.host.channel = Channel(self.host.name)
+        return self.host
+
+    def routed(self, names: Sequence[str], args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords]:
+        """The arguments of a collective's operator, `names` those of its parameters, with the group that carries it."""
+        router = self.router
+        if router is None:
+            return args, kwargs
+        boxed = router.boxed()
+
+        def reroute(name: str, value: object) -> object:
+            if name == "process_group":
+                return boxed
+            if name == "group_name":
+                return self._route if isinstance(value, str) else boxed
+            return value
+
+        return (
+            tuple(map(reroute, names, args)),
+            {name: reroute(name, value) for name, value in kwargs.items()},
+        )
+
+    def end(self) -> None:
+        """It was destroyed."""
+        if self.router is not None:
+            c10d._unregister_process_group(self._route)  # type: ignore[arg-type]
+            self.router = None
+
+    @property
+    def _route(self) -> str:
+        """The name by which functional collectives find `router`."""
+        return f"{self.name} on CUDA"
 
     def is_aborted(self) -> bool:
         """Whether NCCL's communicators of it were given up."""
@@ -212,6 +276,12 @@ class Queued:
         self.timeout: timedelta | None = None
         self.waited = False
         self.host = False
+        self.under_way: UnderWay | None = None  # until it is on its stream
+
+    def is_of(self, group: Group, call: Operation, site: int, timeout: timedelta | None, began_ns: int = 0) -> None:
+        """Whose it is, what was called and where, how long it may take, and when it began if it is on its stream."""
+        self.group, self.call, self.site, self.timeout = group, call, site, timeout
+        self.began_ns = began_ns
 
     def settle(self, timeout: timedelta | None = None) -> None:
         """Wait for the other rank of a message."""
@@ -247,6 +317,7 @@ class Groups:
         self.descriptions = Descriptions()
         self.watch = Watch(state, state.stuck_after_s)
         self.joins = Joins(self.watch)
+        self.journeys = Journeys(self.watch, state)
         self.lending = Lending()
         self.skew = Skew()
         self.replicas = Replicas(state, self.watch)
@@ -256,15 +327,22 @@ class Groups:
     def add(self, group: Group) -> None:
         """Remember a group that was just made."""
         if not self.by_name:
-            atexit.register(self.settle)
+            atexit.register(self._ends)
         self.by_name[group.name] = group
         self.watch.lenient |= group.nccl and not group.settings.tears_down
         self.state.ranks.joined(group)
 
+    def _ends(self) -> None:
+        """Python ends: what fails now has been said, and nobody is left to catch it."""
+        with suppress(dist.DistBackendError):
+            self.settle()
+
     def settle(self, name: str | None = None) -> None:
         """Wait until gloo's threads hold nothing of a group, or of all of them."""
+        self.journeys.finish(everybody=True)
         for group in self._named(name):
-            group.release()
+            for half in group.halves:
+                half.release()
         self.lending.settle()
 
     def _named(self, name: str | None) -> list[Group]:
@@ -282,6 +360,7 @@ class Groups:
                 for device, size in communicator.connected.items():
                     self.state.device(device).driver.occupied_bytes -= size
                 communicator.connected.clear()
+            group.end()
             del self.by_name[group.name]
             self.backends = [backend for backend in self.backends if backend is not group.lender.inner]
 
@@ -352,8 +431,12 @@ class Groups:
         return max(stream.ready_ns, state.local.host.now_ns + cost.dispatch_ns(name) + cost.launch_ns)
 
     @contextmanager
-    def meeting(self, group: Group, call: Described, ready_ns: int, site: int) -> Iterator[int]:
+    def meeting(
+        self, group: Group, call: Described, ready_ns: int, site: int, made: tuple[int, int] | None = None
+    ) -> Iterator[int]:
         """Inside it every rank of the group makes the same call; yields when the last of them is ready for it.
+
+        A call that is under way was `made` before: its entry in the ledger, and when the host made it.
 
         Raises:
             DistBackendError: the ranks' calls differ, or one of them has ended.
@@ -363,9 +446,10 @@ class Groups:
         if group.single:
             yield ready_ns
             return
+        if made is None and group.last is not None:
+            group.last.arrive()
         try:
-            with self.watch.inside(group.channel, call.operation, site):
-                now_ns = self.state.local.host.now_ns
+            with self.watch.turn(group.lock), self._written_down(group, call, site, made) as now_ns:
                 rows = group.meet((ready_ns, *call[1:], now_ns, group.limit_ms(now_ns)))
                 first = rows[0][1]
                 if any(row[1] != first for row in rows) or _sum(rows, 2) != _sum(rows, 3):
@@ -379,6 +463,16 @@ class Groups:
             if group.is_aborted() and not isinstance(error, dist.DistBackendError):
                 raise dist.DistBackendError(ABORTED.format(rank=group.rank)) from None
             raise
+
+    @contextmanager
+    def _written_down(self, group: Group, call: Described, site: int, made: tuple[int, int] | None) -> Iterator[int]:
+        """Inside it a call is in the ledger; yields when the host made it."""
+        if made is None:
+            with self.watch.inside(group.channel, call.operation, site):
+                yield self.state.local.host.now_ns
+        else:
+            yield made[1]
+            self.watch.done(made[0])
 
     def _in_time(
         self, group: Group, call: Described, times: Sequence[tuple[int, int]], limits_ms: Sequence[int]
@@ -441,9 +535,26 @@ class Groups:
             current = self.current(event.stream.device)
             state.machine.wait_event(state.local.host, event, current, state.site())
 
+    def awaited(self, queued: Queued) -> None:
+        """Make the current stream wait for a collective, once it is on its stream."""
+        if queued.under_way is not None:
+            queued.under_way.then.append(lambda: self.awaited(queued))
+        elif queued.event is not None:
+            self.wait(queued.event)
+
     def wait_when_backward_ends(self, event: Event) -> None:
         """Make the stream that backward ends on wait, as DistributedDataParallel's reducer does."""
         torch.autograd.Variable._execution_engine.queue_callback(lambda: self.wait(event))
+
+    def dropped(self, queued: Queued) -> None:
+        """A collective's Work is gone: its tensors are kept until it is done."""
+        if queued.under_way is not None:
+            queued.under_way.then.append(lambda: self.dropped(queued))
+        elif queued.event is not None:
+            if queued.tensors:
+                self.shelf.append(queued)
+            if queued.call is not None and not queued.waited:
+                self.unwaited.append((queued.event, queued.site, queued.call.name))
 
     def clear_shelf(self) -> None:
         """Let go of the tensors of collectives that are done."""

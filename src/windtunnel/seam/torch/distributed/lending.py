@@ -79,15 +79,15 @@ class Lender:
 
     def __init__(self, carrier: Carrier, lending: Lending) -> None:
         self.inner = carrier
-        self._lending = lending
+        self.lending = lending
 
     def remember(self, *tensors: Tensor) -> None:
         """Tensors that gloo has got and that nobody else keeps from now on."""
         for tensor in tensors:
-            self._lending.remember(tensor)
+            self.lending.remember(tensor)
 
     def _all(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [self._lending.lend(tensor) for tensor in tensors]
+        return [self.lending.lend(tensor) for tensor in tensors]
 
     def allreduce(self, tensors: list[Tensor], options: AllreduceOptions, /) -> Work:
         """Reduce tensors in place."""
@@ -105,7 +105,7 @@ class Lender:
         self, output: Tensor, input: Tensor, sizes: list[int], parts: list[int], options: AllToAllOptions, /
     ) -> Work:
         """Exchange rows."""
-        lend = self._lending.lend
+        lend = self.lending.lend
         return self.inner.alltoall_base(lend(output), lend(input), sizes, parts, options)
 
     def broadcast(self, tensors: list[Tensor], options: BroadcastOptions, /) -> Work:

@@ -81,9 +81,10 @@ def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
     group = groups.of(boxed)
     if group is None:
         return dispatch.call(plan, func, args, kwargs, CPU)
-    sent = _posted(dispatch, group, plan.name, tensors, (peer, tag))
+    group, device, args, kwargs = place(dispatch, group, plan, args, kwargs)
+    sent = _posted(dispatch, group, plan.name, tensors, (device, peer, tag))
     timeout = group.timeout(sent.posted_ns)
-    out = _carried(dispatch, plan, func, (tensors, boxed, peer, sent.tag), kwargs, sent.device)
+    out = _carried(dispatch, plan, func, (*args[:-1], sent.tag), kwargs, sent.device)
     work = dist.Work.unbox(out)
     with torch._C._DisableTorchDispatch():
         clock = torch.tensor([_begins_ns(dispatch, sent), _type_number(tensors)], device="cpu")
@@ -107,7 +108,8 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
     if group is None:
         return dispatch.call(plan, func, args, kwargs, CPU)
     source = args[2] if len(args) > 3 else -1
-    awaited = _posted(dispatch, group, plan.name, tensors, (source, args[-1]))
+    group, device, args, kwargs = place(dispatch, group, plan, args, kwargs)
+    awaited = _posted(dispatch, group, plan.name, tensors, (device, source, args[-1]))
     limit_ms = group.limit_ms(awaited.posted_ns)
     out = _carried(dispatch, plan, func, (*args[:-1], awaited.tag), kwargs, awaited.device)
     work = dist.Work.unbox(out)
@@ -157,11 +159,15 @@ def _in_time(groups: Groups, awaited: Message, sent_ns: int, limit_ms: int) -> N
         raise groups.late(group, awaited.channel, awaited.operation, waits)
 
 
-def _posted(dispatch: Dispatch, group: Group, name: str, tensors: Sequence[Tensor], whom: tuple[int, int]) -> Message:
-    """Choose the communicator and write the message down; `whom` is the other rank's number in the group, and a tag."""
-    state, (peer, tag) = dispatch.state, whom
+def _posted(
+    dispatch: Dispatch, group: Group, name: str, tensors: Sequence[Tensor], where: tuple[int, int, int]
+) -> Message:
+    """Choose the communicator and write the message down; `where`: device, the other's number in the group, tag."""
+    state, (device, peer, tag) = dispatch.state, where
     groups: Groups = state.groups
-    device, site = place(dispatch, group, tensors), state.site()
+    site = state.site()
+    if device >= 0:
+        state.arrive()
     kind = "send" if name == "c10d::send" else "recv"
     communicator = stream = None
     batch, pair = CALLS.batch, False

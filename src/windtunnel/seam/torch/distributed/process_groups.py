@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import torch
 import torch.distributed as dist
 
-from windtunnel.ranks.calls import Channel, Operation
+from windtunnel.ranks.calls import ON_CPU, Channel, Operation
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.distributed import futures, nccl_settings, nodata, shrinking, splitting, unused
 from windtunnel.seam.torch.distributed.backend import NCCL_TIMEOUT, backend_class
@@ -148,6 +148,7 @@ def _ending(groups: Groups, stock: Callable[..., object]) -> Callable[..., objec
     @functools.wraps(stock)
     def end(group: dist.ProcessGroup | None = None) -> object:
         name = None if group is None or group is dist.group.WORLD else getattr(group, "group_name", None)
+        groups.journeys.finish(everybody=True)
         done = stock(group)
         groups.close(name)
         return done
@@ -180,7 +181,17 @@ def _adopt(groups: Groups, group: dist.ProcessGroup, ranks: Sequence[int], nccl:
     if carrier is not None:
         moves = Lender(cast(Carrier, carrier), groups.lending)
         settings = nccl_settings.read(is_detailed()) if is_nccl else nccl_settings.DEFAULTS
-        groups.add(Group(group, ranks, moves, is_nccl or is_fake, of_cpu is not None, is_fake, settings))
+        made = Group(group, ranks, moves, is_nccl or is_fake, of_cpu is not None, is_fake, settings)
+        if is_nccl and of_cuda is not None and of_cpu is not None and of_cpu is not of_cuda:
+            half = made.divide(group, of_cuda, cast(Carrier, of_cpu))
+            groups.watch.joined(half.name, _described(group) + ON_CPU, ranks)
+        groups.add(made)
+
+
+def _described(group: dist.ProcessGroup) -> str:
+    """What a sentence calls a group."""
+    named = "the default group" if group.group_desc == "default_pg" else group.group_desc
+    return f"group {group.group_name}" if named in ("", "undefined") else named
 
 
 def _connect_eagerly(groups: Groups, group: dist.ProcessGroup) -> None:

@@ -33,7 +33,7 @@ from windtunnel import variables
 from windtunnel.errors import FileFormatError
 from windtunnel.ranks import flight_recorder, watchdog, words
 from windtunnel.ranks.calls import Channel, Ending, Group, Operation, Rank, State
-from windtunnel.ranks.judge import judge, late, mismatches, unlike_messages
+from windtunnel.ranks.judge import crosses_backends, judge, late, mismatches, unlike_messages
 from windtunnel.ranks.ledger import (
     MOVED_AT,
     PROGRESS_AT,
@@ -76,6 +76,10 @@ LOST_S = 3.0
 """How long a rank that lost a connection looks for the rank that ended."""
 DETECTED = "Detected mismatch between collectives on ranks."
 """How the error of TORCH_DISTRIBUTED_DEBUG=DETAIL begins (torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp)."""
+CROSSED = (
+    "windtunnel lets a rank go on past a collective of NCCL only until it uses its GPU again, so it cannot say whether "
+    "this program ends, as it may on hardware: call NCCL and gloo in the same order on all ranks ({})"
+)
 OURS = str(Path(__file__).parents[3]) + os.sep
 
 
@@ -104,12 +108,15 @@ class Watch:
         self._process = 0
         self._waits: dict[int, int] = {}  # an entry of the ledger -> since when some thread waits in it
         self._threads: set[int] = set()  # threads that have called others
+        self._lined_up: set[int] = set()  # those that wait until another thread's call has ended
         self._main = threading.main_thread().ident or 0
         self._stop = threading.Lock()  # let go of when the watcher is to end
         self._stop.acquire()
         self._stopped = threading.Lock()  # held by the watcher
         self._over = False
         self.failed = False  # a call of others failed: works that nobody waited for are its consequence
+        self._differing = threading.Lock()
+        self._told: dict[str, tuple[int, list[Note]]] = {}  # by a group, the thread that differed first, and how
         self._before: object = None
         self._progress = 0
         self._moved_ns = monotonic_ns()
@@ -198,6 +205,18 @@ class Watch:
         return self.waiting(self.called(channel, operation, site, State.WAITING))
 
     @contextmanager
+    def turn(self, lock: threading.RLock) -> Iterator[None]:
+        """Hold a lock; a thread that waits for it is at work on nothing else."""
+        if not lock.acquire(blocking=False):
+            self._lined_up.add(threading.get_ident())
+            lock.acquire()
+            self._lined_up.discard(threading.get_ident())
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextmanager
     def waiting(self, entry: int) -> Iterator[None]:
         """A call that was made, in which the rank now waits for the others.
 
@@ -215,18 +234,19 @@ class Watch:
         except RuntimeError as error:
             notes = self._lost() if type(error) in LOSSES else []
             if not notes:
-                self._done(entry)
+                self.done(entry)
                 if GLOO in str(error):
                     raise dist.DistBackendError(REMOTE) from None
                 raise
             self._waits.pop(entry, None)
             raise self.failure(notes) from None  # gloo's words are not NCCL's
         except BaseException:
-            self._done(entry)
+            self.done(entry)
             raise
-        self._done(entry)
+        self.done(entry)
 
-    def _done(self, entry: int) -> None:
+    def done(self, entry: int) -> None:
+        """A call has ended."""
         self._waits.pop(entry, None)
         if self.ledger is not None:
             self.ledger.mark(entry, State.DONE, time_ns())
@@ -245,6 +265,10 @@ class Watch:
         """The error of a group whose ranks are about to make calls that differ; this rank's are given."""
         job = {entry.rank.rank: entry.rank for entry in self._entries()}
         notes = mismatches(job, only_open=True, group=group) or unlike_messages(job, group)
+        with self._differing:
+            me = threading.get_ident()
+            thread, told = self._told.setdefault(group, (me, notes))
+            notes = notes if thread == me else told
         if not notes:  # the others are on other machines
             place = self.core.machine.trace.sites[site]
             mine: tuple[tuple[str, str | int], ...] = (
@@ -330,7 +354,7 @@ class Watch:
         """How many threads of this process may still call something though others of it wait."""
         if not self._waits:
             return 0
-        living = self._threads & sys._current_frames().keys()
+        living = (self._threads - self._lined_up) & sys._current_frames().keys()
         return max(0, len(living) - len(self._waits))
 
     def _look(self) -> None:
@@ -340,6 +364,8 @@ class Watch:
         if stamp == self._before and self.ledger is not None:
             notes = judge([self._stuck(entry) for entry in entries])
             if notes and not os.path.exists(self._verdict()):  # else a rank that is gone had ended by it
+                if crosses_backends(notes):
+                    self._refuse(notes)
                 self.ledger.judged(notes)
                 Path(self._verdict()).touch()
                 self.end(notes)
@@ -386,6 +412,17 @@ class Watch:
         self._over = True
         self._dump()
         self._go(notes, lambda: os._exit(EXIT_CODE))
+
+    def _refuse(self, notes: Sequence[Note]) -> None:
+        """End this process where hardware may go on."""
+        self._over = True
+        Path(self._verdict()).touch()
+        for entry in list(self._waits):  # nobody is to be blamed for them
+            self.done(entry)
+        text = CROSSED.format("; ".join(f"{who}: {what}" for who, what in notes[0].detail if who.startswith("rank")))
+        variables.note_outcome(variables.REFUSED, text)
+        print(text, file=sys.stderr)
+        self._go((), lambda: os._exit(variables.REFUSED))
 
     def _go(self, notes: Sequence[Note], end: Callable[[], None]) -> None:
         """End this process after the last words of it."""

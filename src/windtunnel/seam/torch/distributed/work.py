@@ -163,6 +163,11 @@ class Waiting:
             other.wait(timeout)
         queued = self._queued
         queued.waited = True
+        if queued.under_way is not None:
+            if timeout is None:
+                queued.under_way.then.append(self.wait)
+                return True
+            self._groups.journeys.finish()
         queued.settle(timeout)
         if queued.event is not None:
             self._groups.wait(queued.event)
@@ -170,6 +175,12 @@ class Waiting:
             if queued.host or timeout is not None:
                 self._host_waits(queued.event, timeout)
         return True
+
+    def _arrived(self) -> Queued:
+        """Wait until it is on its stream."""
+        if self._queued.under_way is not None:
+            self._groups.journeys.finish()
+        return self._queued
 
     def _host_waits(self, event: Event, timeout: timedelta | None) -> None:
         """Let the host wait, for so long at most.
@@ -196,7 +207,7 @@ class Waiting:
 
     def is_completed(self) -> bool:
         """Whether the devices are done with it, on the modelled clock."""
-        queued = self._queued
+        queued = self._arrived()
         if queued.finish is not None:
             return bool(self._inner.is_completed())
         if not all(other.is_completed() for other in self._others):
@@ -217,6 +228,7 @@ class Waiting:
 
     def result(self) -> list[torch.Tensor]:
         """The tensors that it wrote."""
+        self._arrived()
         self.wait()
         return list(self._inner.result())
 
@@ -228,11 +240,12 @@ class Waiting:
 
     def get_future(self) -> torch.futures.Future[object]:
         """A future of the tensors that it wrote: its callbacks run on a stream of their own, when that is ready."""
-        if self._queued.event is None:
+        queued = self._arrived()
+        if queued.event is None:
             self.wait()
             return self._inner.get_future()
-        self._queued.waited = True
-        return self._groups.future(self._inner.get_future().value(), self._queued.event)
+        queued.waited = True
+        return self._groups.future(self._inner.get_future().value(), queued.event)
 
     def get_future_result(self) -> object:
         """A future of the outcome: `WorkResult.SUCCESS`, since errors are raised where the collective is called."""
@@ -243,7 +256,7 @@ class Waiting:
 
     def _get_duration(self) -> float:
         """How long it takes on the device, in milliseconds, where collectives are timed."""
-        queued = self._queued
+        queued = self._arrived()
         if queued.group is None or not queued.group.settings.timing or queued.event is None:
             raise RuntimeError("getDuration only works if timing was enabled")
         return ((queued.event.time_ns or 0) - queued.began_ns) / 1e6
@@ -261,12 +274,6 @@ def _work_class(groups: Groups) -> Callable[..., Waiting]:
             self._others = others
 
         def __del__(self) -> None:
-            queued = self._queued
-            if queued.event is None:
-                return
-            if queued.tensors:
-                self._groups.shelf.append(queued)
-            if queued.call is not None and not queued.waited:
-                self._groups.unwaited.append((queued.event, queued.site, queued.call.name))
+            groups.dropped(self._queued)
 
     return Work

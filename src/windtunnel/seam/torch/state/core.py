@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from time import thread_time_ns
 from typing import NamedTuple
 
@@ -84,12 +85,19 @@ class Core:
         self.thread = threading.get_ident()
         self.local = Local(self)
         self.meter: Meter | None = None  # where the host's own work is measured
+        self.under_way: Callable[[], object] | None = None  # puts on their streams the collectives that are under way
 
     def host(self) -> HostThread:
         """This thread's clock, brought up to now where the host's own work is measured."""
+        self.arrive()
         if self.meter is not None:
             self.meter.charge(self.local)
         return self.local.host
+
+    def arrive(self) -> None:
+        """Wait for the collectives of this thread that are under way, before anything is done on a device."""
+        if self.under_way is not None:
+            self.under_way()
 
     def site(self) -> int:
         """The number of the program's line that is running."""

@@ -236,6 +236,7 @@ class Launch:
         local = state.local
         stream = local.streams[self.device]
         site = state.site()
+        state.arrive()
         memory, work, programs = self._compute(tensors, SAMPLED_WITHOUT_DATA if state.no_data else 0)
         if prod(self.grid) == 0:
             return []

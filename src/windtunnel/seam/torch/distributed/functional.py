@@ -1,0 +1,165 @@
+"""Functional collectives: new tensors, ready after `wait_tensor` (torch.distributed._functional_collectives)."""
+
+from __future__ import annotations
+
+import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
+from windtunnel.seam.torch.distributed.collectives import bytes_of, goes_on, meeting, place, set_off, stream_of, submit
+from windtunnel.seam.torch.distributed.groups import Group, Groups, Queued
+from windtunnel.seam.torch.distributed.nodata import lacks_values, with_values
+from windtunnel.seam.torch.distributed.values import REDUCING, carried, check, delivered, divided, each, truth
+from windtunnel.seam.torch.distributed.work import CALLS
+from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.tags import CPU, is_physically_meta, tag_of
+
+MOST_PENDING = 4096
+"""Functional collectives that nobody waited for are forgotten beyond this many."""
+
+FUNCTIONAL = (
+    "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "all_gather_into_tensor",
+    "all_gather_into_tensor_out", "all_gather_into_tensor_coalesced", "reduce_scatter_tensor",
+    "reduce_scatter_tensor_out", "reduce_scatter_tensor_coalesced", "all_to_all_single", "broadcast", "broadcast_",
+)  # fmt: skip
+"""Functional collectives, which DTensor and tensor parallelism use (torch.distributed._functional_collectives)."""
+
+
+def functional(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """A functional collective: new tensors on the same device, ready after `wait_tensor`."""
+    groups: Groups = dispatch.state.groups
+    group = groups.of(args[-1] if "group_name" not in kwargs else kwargs["group_name"])
+    if group is None:
+        return dispatch.call(plan, func, args, kwargs, CPU)
+    group, device, args, kwargs = place(dispatch, group, plan, args, kwargs)
+    reads = list(tensors_in(args))
+    size = sum(map(bytes_of, reads))
+    named = dict(zip(plan.names, args, strict=False)) | kwargs
+    if "src" in named:
+        named["root_rank"] = named["src"]
+    reduction = str(named.get("reduce_op", "")).upper()
+    call = groups.descriptions.collective(plan.name, reads, [], (group.rank, group.size), reduction, named)
+    stream = stream_of(dispatch, group, device, True)
+    queued = Queued(None, tensors=reads)
+
+    def put(site: int) -> None:
+        assert stream is not None
+        began_ns = stream.ready_ns
+        submit(dispatch, group, stream, (plan.name, size), (reads, made), site)
+        group.called(call.operation.name, began_ns, stream.ready_ns)
+        queued.event = groups.mark(stream, 0)
+
+    away = stream is not None and goes_on(group)
+    if away and not lacks_values(args):
+        out = _shells(plan, func, args, kwargs)
+    elif away:
+        out = dispatch.call(plan, func, args, kwargs, device)
+    else:
+        with meeting(dispatch, group, call, stream, (plan.name, device, size)) as site:
+            out = _functional_values(dispatch, group, plan, func, args, kwargs, device)
+    made = list(tensors_in((out,)))
+    if device >= 0:
+        dispatch.tag(out, device)
+    if stream is None:
+        if CALLS.depth:
+            CALLS.queued = queued
+        return out
+    if stream is not None and away:
+
+        def values() -> None:
+            if not lacks_values(args):
+                got = _functional_values(dispatch, group, plan, func, args, kwargs, device)
+                for into, tensor in zip(made, tensors_in((got,)), strict=True):
+                    with torch._C._DisableTorchDispatch():
+                        into.detach().copy_(tensor)
+
+        set_off(dispatch, group, (call, stream, plan.name), (values, put), queued, made)
+    else:
+        put(site)
+    if len(groups.pending) > MOST_PENDING:
+        groups.pending.clear()
+    for tensor in made:
+        groups.pending[id(tag_of(tensor))] = queued
+    return out
+
+
+def _shells(plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """What a functional collective will give, without its values."""
+    if _written(plan, args, kwargs) is not None:
+        return _written(plan, args, kwargs)
+    with torch._C._DisableTorchDispatch():
+        shapes = func(*(each(value, lambda tensor: tensor.to("meta")) for value in args), **kwargs)
+        return each(shapes, lambda tensor: torch.empty_like(tensor, device="cpu"))
+
+
+def _written(plan: Plan, args: Arguments, kwargs: Keywords) -> object:
+    """What a functional collective writes into; None for one that makes what it gives."""
+    return kwargs["out"] if "out" in kwargs else args[0] if plan.name.endswith("_") else None
+
+
+def _functional_values(
+    dispatch: Dispatch, group: Group, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
+) -> object:
+    """Run it on gloo to its end; an average for NCCL is a sum, divided: not every version's gloo has averages."""
+    dtype = next((tensor.dtype for tensor in tensors_in(args)), None)
+    mean = False
+    if group.nccl:
+        at = plan.names.index("reduce_op") if plan.name in REDUCING else len(args)
+        reduction = "".join(args[at : at + 1]).upper()
+        mean = reduction == "AVG"
+        check(plan.name, list(tensors_in(args)), [], group.size, reduction)
+        args = tuple("sum" if mean and at == i else each(value, carried) for i, value in enumerate(args))
+    if lacks_values(args):
+        return dispatch.call(plan, func, args, kwargs, device)
+    with with_values(dispatch.local):
+        out = (
+            dispatch.call(plan, func, args, kwargs, device)
+            if group.alone
+            else _lent(dispatch, plan, func, args, kwargs)
+        )
+    with torch._C._DisableTorchDispatch():
+        for tensor in tensors_in((out,)):
+            if mean and not group.alone:
+                divided(tensor, group.size)
+        if group.nccl and plan.name in REDUCING:
+            each(out, truth)
+    return out if dtype is None or not group.nccl else each(out, lambda tensor: delivered(tensor, dtype))
+
+
+def _lent(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """What gloo makes of tensors that it is lent, in memory that no thread of its own holds."""
+    lending = dispatch.state.groups.lending
+    written = _written(plan, args, kwargs)
+    given = {name: each(value, lending.lend) for name, value in kwargs.items()}
+    out = dispatch.call(plan, func, tuple(each(value, lending.lend) for value in args), given, CPU)
+    with torch._C._DisableTorchDispatch():
+        for tensor in tensors_in((out,)):
+            lending.remember(torch.ops._c10d_functional.wait_tensor(tensor))
+        return each(out, torch.clone) if written is None else written
+
+
+def wait_tensor(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+    """_c10d_functional::wait_tensor: the current stream waits for the collective that made the tensor."""
+    groups: Groups = dispatch.state.groups
+    queued = groups.pending.pop(id(tag_of(args[0])), None)
+    if queued is not None:
+        groups.awaited(queued)
+    if is_physically_meta(args[0]):
+        return args[0]
+    return dispatch.call(plan, func, args, kwargs, max(CPU, tag_of(args[0]).device))
+
+
+def wrap(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+    """_c10d_functional::_wrap_tensor_autograd: the tensor again, for autograd; no kernel."""
+    if is_physically_meta(args[0]):  # whose own kernel gives another tensor, and nobody would wait for it
+        return AsyncCollectiveTensor(args[0])
+    return dispatch.call(plan, func, args, kwargs, tag_of(args[0]).device)
+
+
+HANDLERS: dict[str, Handler] = {
+    **{f"_c10d_functional::{name}": functional for name in FUNCTIONAL},
+    "_c10d_functional::wait_tensor": wait_tensor,
+    "_c10d_functional::_wrap_tensor_autograd": wrap,
+}
+"""Operators with handlers of their own."""
