@@ -1,7 +1,8 @@
 """Runs programs of several ranks, forked from one process that has imported PyTorch: a program takes about a second.
 
-Reads requests from stdin, a line of JSON each: {"program", "ranks", "gpus", "stuck_after"}; answers on stdout with the
-findings, each rank's exit status, and how long it took from the first rank's start to the last one's end.
+Reads requests from stdin, a line of JSON each: {"program", "ranks", "gpus", "stuck_after", "no_data", "plain"}, where
+`plain` asks for PyTorch without an emulation; answers on stdout with the findings, each rank's exit status, and how
+long it took from the first rank's start to the last one's end.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ def serve(request: dict) -> dict | None:
     shutil.rmtree(folder)
     return {
         "findings": [[f.code, f.site.file, f.site.line, f.message] for f in launch.merge(found)],
+        "advice": [f.advice for f in launch.merge(found)],
         "remarks": [finding.message for finding in told if finding.code == "imbalance"],
         "status": [status[rank] for rank in range(request["ranks"])],
         "took_s": took,
@@ -113,7 +115,8 @@ def become(rank: int, request: dict, folder: Path, port: int) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     faulthandler.register(signal.SIGUSR2)
     torch.set_num_threads(1)
-    install_from_environment("torch")
+    if not request.get("plain"):
+        install_from_environment("torch")
     os.chdir(Path(request["program"]).parent)
     sys.argv = [request["program"]]
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -183,7 +183,7 @@ def set_off(
 
     def carry() -> int:
         with groups.meeting(group, call, ready_ns, site, (entry, made_ns)) as start_ns:
-            _transferring(dispatch, name)
+            transferring(dispatch, name)
             values()
         return start_ns
 

@@ -1,0 +1,18 @@
+"""All ranks gather, though one alone needs the result.
+
+Runs with 2 ranks.
+"""
+
+import os
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
+shard = torch.ones(4, device="cuda")
+whole = functional.wait_tensor(functional.all_gather_single(shard, 0, dist.group.WORLD))
+if rank == 0:
+    assert whole.sum().item() == 8.0
