@@ -170,7 +170,7 @@ def _meeting(
             groups.introduce(group, stream.device)
             transferring(dispatch, name)
             yield site
-        stream.ready_ns = start_ns
+        _met(dispatch, group, stream, name, start_ns, site)
         return
     if device >= 0:
         state.machine.synchronize_stream(host, state.local.streams[device], name, site)
@@ -178,7 +178,14 @@ def _meeting(
     with groups.meeting(group, call, host.now_ns, site) as end_ns:
         transferring(dispatch, name)
         yield site
-    host.wait_until(end_ns)
+    _met(dispatch, group, None, name, end_ns, site)
+
+
+def _met(dispatch: Dispatch, group: Group, stream: Stream | None, name: str, until_ns: int, site: int) -> None:
+    """Every rank of the group has made the call, the last of them at `until_ns`."""
+    group.meetings += 1
+    call = group.collective(name)
+    dispatch.machine.meet(dispatch.local.host, stream, call, until_ns, group.meetings, site)
 
 
 def transferring(dispatch: Dispatch, name: str) -> None:
@@ -280,7 +287,8 @@ def submit(
     """Queue this rank's part of an operator with so many bytes; `stream` is ready when every rank is."""
     state = dispatch.state
     state.groups.clear_shelf()
-    state.machine.collective(state.local.host, stream, *what, group.size, site)
+    call = group.collective(what[0])
+    state.machine.collective(state.local.host, stream, *what, group.size, site, detail=call.detail[1:])
     if state.machine.concurrent:
         state.order.touched(*touched, stream, site)
     else:

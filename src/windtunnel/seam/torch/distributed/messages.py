@@ -28,6 +28,7 @@ from windtunnel.seam.torch.distributed.work import CALLS
 from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from windtunnel.seam.torch.operators.plan import Plan
 from windtunnel.seam.torch.tags import CPU, VERSION
+from windtunnel.trace.operation import Signature
 
 Tensor = torch.Tensor
 
@@ -53,7 +54,10 @@ BYTES = frozenset({torch.uint8, torch.int8, torch.bool})
 
 
 class Message(NamedTuple):
-    """A send or a receive that was posted; `communicator` and `stream` are None where gloo's own rules hold."""
+    """A send or a receive that was posted; `communicator` and `stream` are None where gloo's own rules hold.
+
+    `launch` is the number of the kernel that it goes with, `batch` the same for those that were batched, else 0.
+    """
 
     group: Group
     kind: str
@@ -64,7 +68,9 @@ class Message(NamedTuple):
     device: int
     tag: int
     entry: int
+    site: int
     batch: int
+    launch: int
     posted_ns: int
     communicator: Communicator | None
     stream: Stream | None
@@ -72,6 +78,13 @@ class Message(NamedTuple):
     @property
     def size(self) -> int:
         return sum(map(bytes_of, self.tensors))
+
+    def meet(self, dispatch: Dispatch, peer: int, ready_ns: int, begins_ns: int | None = None) -> Signature:
+        """The other rank, `peer`, is ready for it; returns what rows call it."""
+        call = self.group.message(f"nccl:{self.kind}", peer, self.channel.tag)
+        host = dispatch.local.host
+        dispatch.machine.meet(host, self.stream, call, ready_ns, self.launch, self.site, begins_ns)
+        return call
 
 
 def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
@@ -89,6 +102,8 @@ def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
         clock = torch.tensor([_begins_ns(dispatch, sent), _type_number(tensors)], device="cpu")
         ticket = group.carrier.send([clock], peer, sent.tag + CLOCK_TAGS)
     event = None if sent.stream is None else _queue(dispatch, sent, 0)
+    if event is None:
+        sent.meet(dispatch, peer, 0)
 
     def finish(timeout: timedelta | None) -> Event | None:
         with groups.watch.waiting(sent.entry):
@@ -125,7 +140,7 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
                 (ticket or group.carrier.recv([clock], work._source_rank(), clock_tag)).wait()
                 sent_ns, type_number = clock.tolist()
             if awaited.stream is None:
-                dispatch.local.host.wait_until(sent_ns)
+                awaited.meet(dispatch, source if source >= 0 else work._source_rank(), sent_ns)
                 return None
             if type_number not in (0, _type_number(tensors)) and _type_number(tensors):
                 raise groups.watch.differing(group.name, awaited.operation, dispatch.state.site())
@@ -180,11 +195,14 @@ def _posted(dispatch: Dispatch, group: Group, name: str, tensors: Sequence[Tenso
     channel = Channel(group.name, kind, other, 0 if communicator else tag, pair)
     operation = message(name, tensors)
     entry = groups.watch.called(channel, operation, site)
+    host = dispatch.local.host
+    launch = batch or dispatch.machine.number(host)
+    dispatch.machine.post(host, stream, group.message(f"nccl:{kind}", peer, channel.tag), launch, site)
     transferring(dispatch, name)
-    posted_ns = dispatch.local.host.now_ns
     return Message(
-        group, kind, peer, tensors, operation, channel, device, tag, entry, batch, posted_ns, communicator, stream
-    )
+        group, kind, peer, tensors, operation, channel, device, tag, entry, site, batch, launch, host.now_ns,
+        communicator, stream,
+    )  # fmt: skip
 
 
 def _communicator(dispatch: Dispatch, group: Group, peer: int, device: int) -> Communicator:
@@ -244,11 +262,11 @@ def _queue(dispatch: Dispatch, queued: Message, sent_ns: int) -> Event:
     communicator, stream = queued.communicator, queued.stream
     assert communicator is not None
     assert stream is not None
-    site, host = dispatch.state.site(), dispatch.local.host
+    site, host = queued.site, dispatch.local.host
     launched = bool(queued.batch) and communicator.batch == queued.batch
     ends_ns = stream.ready_ns
-    stream.ready_ns = max(communicator.begins_ns if queued.batch else ends_ns, sent_ns)
-    dispatch.machine.collective(host, stream, f"nccl:{queued.kind}", queued.size, 2, site, launched)
+    call = queued.meet(dispatch, queued.peer, sent_ns, communicator.begins_ns if launched else None)
+    dispatch.machine.collective(host, stream, call.name, queued.size, 2, site, launched, call.detail[1:])
     communicator.batch = queued.batch
     if launched:
         stream.ready_ns = max(stream.ready_ns, ends_ns)
