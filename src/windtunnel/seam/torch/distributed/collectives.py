@@ -198,8 +198,11 @@ def bytes_of(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def place(dispatch: Dispatch, group: Group, args: Iterable[object]) -> int:
-    """The device of a collective's tensors; raises NCCL's errors for tensors that it does not take."""
+def place(dispatch: Dispatch, group: Group, args: Iterable[object], scattered: bool = False) -> int:
+    """The device of a collective's tensors; raises NCCL's errors for tensors that it does not take.
+
+    Messages may be `scattered`: they go as they lie in memory (`check_gpu_single_tensor` of ProcessGroupNCCL.cpp).
+    """
     device: int | None = None
     floating = []
     for tensor in tensors_in(args):
@@ -217,7 +220,7 @@ def place(dispatch: Dispatch, group: Group, args: Iterable[object]) -> int:
                 raise RuntimeError(
                     "NCCL does not support all_reduce with sparse tensors. Please use dense tensors instead."
                 )
-            if tensor.layout is torch.strided and not _dense(tensor):
+            if not scattered and tensor.layout is torch.strided and not is_dense(tensor):
                 raise ValueError("Tensors must be contiguous")
     if device is None:
         device = _unnamed(dispatch, group) if group.nccl and not group.takes_cpu else CPU
@@ -238,7 +241,7 @@ def _unnamed(dispatch: Dispatch, group: Group) -> int:
     return current if current in group.connected else min(group.connected)
 
 
-def _dense(tensor: Tensor) -> bool:
+def is_dense(tensor: Tensor) -> bool:
     return tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
 
 

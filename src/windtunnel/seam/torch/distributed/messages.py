@@ -18,7 +18,7 @@ import torch.distributed as dist
 from windtunnel.machine.stream import Event, Stream
 from windtunnel.ranks.calls import Channel, Operation
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
-from windtunnel.seam.torch.distributed.collectives import bytes_of, place, transferring
+from windtunnel.seam.torch.distributed.collectives import bytes_of, is_dense, place, transferring
 from windtunnel.seam.torch.distributed.communicators import CLOCK_TAGS, Communicator, wire_tag
 from windtunnel.seam.torch.distributed.described import message
 from windtunnel.seam.torch.distributed.groups import NS, Group, Groups, Queued
@@ -49,6 +49,11 @@ EAGER = (
     "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING to false."
 )
 """PyTorch's own warnings (`ProcessGroupNCCL::pointToPoint`), once each."""
+SCATTERED = (
+    "Detected non-contiguous tensor in P2P operations. It is user responsibility to guarantee that source and "
+    "destination tensors have the same contiguity format."
+)
+"""`check_gpu_single_tensor` (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp)."""
 BYTES = frozenset({torch.uint8, torch.int8, torch.bool})
 """Types that may stand for any other: nothing is known of what they hold."""
 
@@ -176,7 +181,7 @@ def _posted(dispatch: Dispatch, group: Group, name: str, tensors: Sequence[Tenso
     """Choose the communicator and write the message down; `whom` is the other rank's number in the group, and a tag."""
     state, (peer, tag) = dispatch.state, whom
     groups: Groups = state.groups
-    device, site = place(dispatch, group, tensors), state.site()
+    device, site = place(dispatch, group, tensors, scattered=True), state.site()
     kind = "send" if name == "c10d::send" else "recv"
     communicator = stream = None
     batch, pair = CALLS.batch, False
@@ -184,6 +189,8 @@ def _posted(dispatch: Dispatch, group: Group, name: str, tensors: Sequence[Tenso
         if peer < 0:
             raise NotImplementedError(ANY_SOURCE)
         check(name, list(tensors), [], group.size, "")
+        if not all(map(is_dense, tensors)):
+            _say(groups, group, SCATTERED, "check_gpu_single_tensor")
         communicator = _communicator(dispatch, group, peer, device)
         pair = communicator is not group.shared
         stream = groups.stream(communicator, device, True)
@@ -221,9 +228,15 @@ def _communicator(dispatch: Dispatch, group: Group, peer: int, device: int) -> C
 
 
 def _warn(groups: Groups, group: Group, eager: bool) -> None:
-    """PyTorch's warning on plain messages, as C++ writes it."""
+    """PyTorch's warning on plain messages."""
     text = EAGER if eager else LAZY
-    if VERSION < EAGER_SHARES or group.alone or text in groups.warned or (eager and not group.settings.warns_of_line):
+    if VERSION >= EAGER_SHARES and not group.alone and not (eager and not group.settings.warns_of_line):
+        _say(groups, group, text, "operator()")
+
+
+def _say(groups: Groups, group: Group, text: str, function: str) -> None:
+    """A warning once, as C++ writes it."""
+    if text in groups.warned:
         return
     groups.warned.add(text)
     said = text.format(
@@ -232,7 +245,7 @@ def _warn(groups: Groups, group: Group, eager: bool) -> None:
     )  # fmt: skip
     now = datetime.now()
     prefix = f"[rank{group.ranks[group.rank]}]:[W{now:%m%d %H:%M:%S}.{now.microsecond * 1000:09d} ProcessGroupNCCL.cpp]"
-    sys.stderr.write(f"{prefix} Warning: {said} (function operator())\n")  # at once: ranks share it
+    sys.stderr.write(f"{prefix} Warning: {said} (function {function})\n")  # at once: ranks share it
     sys.stderr.flush()
 
 
@@ -242,8 +255,10 @@ def _carried(
     """Send or receive what one rank tells another; where that has no values, a token."""
     if lacks_values(args):
         return dispatch.call(plan, func, (token(), *args[1:]), kwargs, CPU)
+    with torch._C._DisableTorchDispatch():
+        lying = [one if is_dense(one) else one.detach().as_strided((one.numel(),), (1,)) for one in args[0]]
     with with_values(dispatch.local):
-        return dispatch.call(plan, func, args, kwargs, device)
+        return dispatch.call(plan, func, (lying, *args[1:]), kwargs, device)
 
 
 def _begins_ns(dispatch: Dispatch, sent: Message) -> int:
