@@ -108,6 +108,100 @@ def test_another_gpu_gives_what_running_there_gives(name: str) -> None:
     assert list(retime(run(name), gpus.parse("H100")).rows) == list(machine.trace.rows)
 
 
+def meeting(spec: str, late_ns: int) -> Trace:
+    """A rank that computes, receives a message, adds up with another rank that is ready `late_ns` after it, waits."""
+    machine = build_machine(gpus.parse(spec), (12, 4), Trace(), parse(""))
+    machine.trace.facts["gpus"] = [{"key": device.gpu.key, "name": device.gpu.name} for device in machine.devices]
+    host, stream = machine.host, machine.devices[0].default_stream
+    message = Signature("nccl:recv", detail=(("ranks", 2), ("group", "0"), ("peer", 1), ("tag", 0)))
+    total = Signature("c10d::allreduce_", detail=(("ranks", 2), ("group", "0")))
+    launch = machine.number(host)
+    machine.post(host, stream, message, launch)
+    for _ in range(4):
+        submit(machine, Kernel("mm", signature=PRODUCT))
+    machine.meet(host, stream, message, machine.ready_ns(host, stream, message.name) + late_ns, launch)
+    machine.collective(host, stream, message.name, 8 * MIB, 2, detail=message.detail[1:])
+    event = machine.event(host)
+    machine.record(host, event, stream, charged=False)
+    machine.meet(host, stream, total, machine.ready_ns(host, stream, total.name) + late_ns, 1)
+    machine.collective(host, stream, total.name, 8 * MIB, 2, detail=total.detail[1:])
+    machine.synchronize_event(host, event)
+    machine.meet(
+        host, None, Signature("c10d::barrier", detail=(("ranks", 2), ("group", "1"))), host.now_ns + late_ns, 1
+    )
+    submit(machine, Kernel("mm", signature=PRODUCT))
+    submit(machine, Synchronize(device=0))
+    return machine.trace
+
+
+@pytest.mark.parametrize("late_ns", [0, 3_000_000])
+def test_on_the_same_gpu_waits_for_other_ranks_stay(late_ns: int) -> None:
+    trace = meeting("H100", late_ns)
+    assert list(retime(trace, gpus.parse("H100")).rows) == list(trace.rows)
+
+
+def test_without_waits_another_gpu_gives_what_running_there_gives() -> None:
+    assert list(retime(meeting("V100", 0), gpus.parse("H100")).rows) == list(meeting("H100", 0).rows)
+
+
+def test_other_ranks_become_faster_as_this_one_does() -> None:
+    late_ns = 40_000_000
+    before, after = meeting("V100", late_ns), retime(meeting("V100", late_ns), gpus.parse("H100"))
+    spent = [sum(r.duration_ns for r in trace if r.kind == Kind.KERNEL) for trace in (before, after)]
+    waits = [r.duration_ns for r in after if r.kind == Kind.MEETING]
+    assert waits == [pytest.approx(late_ns * spent[1] / spent[0], rel=1e-6)] * 3
+    assert spent[1] < spent[0] / 2
+
+
+def threaded(spec: str) -> Trace:
+    """A thread for each of two GPUs, in the place of one that has ended; the main thread waits for both."""
+    machine = build_machine(gpus.parse(f"2x{spec}"), (12, 4), Trace(), parse(""))
+    machine.trace.facts["gpus"] = [{"key": device.gpu.key, "name": device.gpu.name} for device in machine.devices]
+    first, second = machine.devices
+    cost = machine.price(first, PRODUCT)
+    for _ in range(3):
+        children = [machine.fork(machine.host), machine.fork(machine.host)]
+        for child, device in zip(children, machine.devices, strict=True):
+            child.advance(2_000)
+            for _ in range(3):
+                machine.launch(child, device.default_stream, cost)
+        machine.synchronize_device(children[1], second)
+        children[1].advance(1_000)
+        for child in children:
+            machine.join(machine.host, child)
+        machine.launch(machine.host, first.default_stream, cost)
+        machine.synchronize_device(machine.host, first)
+    return machine.trace.canonical()
+
+
+def test_on_the_same_gpu_threads_stay_as_they_were() -> None:
+    trace = threaded("V100")
+    assert list(retime(trace, gpus.parse("V100")).rows) == list(trace.rows)
+
+
+def test_threads_wait_for_one_another_on_another_gpu_too() -> None:
+    """They run again in the places of those that have ended: their rows alone do not say when they start."""
+    assert retime(threaded("V100"), gpus.parse("H100")).end_ns() == pytest.approx(threaded("H100").end_ns(), rel=0.01)
+
+
+def test_a_row_of_a_message_names_group_peer_and_tag() -> None:
+    post, *_ = [record for record in meeting("H100", 0) if record.kind == Kind.POST]
+    met, *_ = [record for record in meeting("H100", 0) if record.kind == Kind.MEETING]
+    work, *_ = [record for record in meeting("H100", 0) if record.kind == Kind.COLLECTIVE]
+    assert post.signature == met.signature == work.signature
+    assert dict(post.signature.detail) == {"ranks": 2, "group": "0", "peer": 1, "tag": 0}
+    assert post.value == met.value > 0
+
+
+def test_copies_between_gpus_share_an_engine_with_those_within_one() -> None:
+    machine = build()
+    machine.begin_streams()
+    machine.devices[0].pool_stream()
+    for operation in (Copy(0, 1, 64 * MIB, stream=0), Copy(0, 0, 64 * MIB, stream=1), Copy(0, 1, 64 * MIB, stream=1)):
+        submit(machine, operation)
+    assert list(retime(machine.trace, gpus.parse("V100")).rows) == list(machine.trace.rows)
+
+
 def test_the_facts_are_the_new_gpus() -> None:
     facts = retime(run("one stream"), gpus.parse("H100")).facts
     assert {gpu["key"] for gpu in facts["gpus"]} == {"H100-SXM5-80GB"}

@@ -96,6 +96,20 @@ def test_published_all_reduces_that_nothing_was_fitted_on(name, ranks, size, pub
     assert predicted == pytest.approx(published_us, rel=allowed)
 
 
+@pytest.mark.parametrize(
+    ("name", "size", "published_gb_per_s"),
+    [
+        ("A100-SXM4-80GB", 256 * MIB, 188.60),  # sendrecv_perf (li-plus/playground, cuda/nccl.md)
+        ("A100-SXM4-80GB", 512 * MIB, 192.75),
+        ("A100-SXM4-80GB", GIB, 195.10),
+        ("B200", 8 * GIB, 663.0),
+    ],
+)
+def test_a_message_has_the_whole_link(name, size, published_gb_per_s):
+    rate = size / links(name).collective_ns("nccl:send", size, 2)
+    assert rate == pytest.approx(published_gb_per_s, rel=0.10)
+
+
 def test_the_committed_constants_meet_the_measured_rows():
     """All 7,833 rows of aiconfigurator and those of V100-PCIE: the median, and how many lie in the printed band."""
     run = subprocess.run([sys.executable, str(CALIBRATE), "--check"], capture_output=True, text=True, check=True)

@@ -34,10 +34,11 @@ def start(program, *options):
     )
 
 
-def losses(processes):
-    """The training losses that they print, all together."""
+def losses(processes, nodes=1):
+    """The training losses that they print, all together; the reports say that the network of several is not known."""
     outputs = [process.communicate(timeout=300) for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), outputs
+    assert [f"{nodes} nodes are timed as one" in text for _, text in outputs] == [nodes > 1] * len(processes)
     return re.findall(r"epoch \d/2  train_loss ([\d.]+)", "".join(text for both in outputs for text in both))
 
 
@@ -52,7 +53,7 @@ def free_port():
 @pytest.mark.long
 def test_two_machines_train_as_two_gpus_of_one_machine_do(program):
     meeting = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
-    two = losses([start(program, *meeting, "--nproc-per-node", "1", "--node-rank", rank) for rank in "01"])
+    two = losses([start(program, *meeting, "--nproc-per-node", "1", "--node-rank", rank) for rank in "01"], nodes=2)
     assert (program.parent / "run").is_dir()
     (program.parent / "run").rename(program.parent / "before")
     assert len(two) == 2

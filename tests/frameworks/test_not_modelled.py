@@ -14,6 +14,7 @@ from windtunnel.trace.trace import Trace
         ((("what", "shape"), ("name", "step"), ("assumed", 32)), "taken to be the batch size, 32"),
         ((("what", "program"), ("name", "old")), "old ran, but what it computes is not known"),
         ((("what", "backward"),), "derived from the forward pass"),
+        ((("what", "network"), ("assumed", 2)), "on 2 nodes, and what they exchange is timed as if they were on one"),
     ],
 )
 def test_a_gap_is_one_finding_that_names_it(detail, words):

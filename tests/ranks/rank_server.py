@@ -1,8 +1,9 @@
 """Runs programs of several ranks, forked from one process that has imported PyTorch: a program takes about a second.
 
 Reads requests from stdin, a line of JSON each: {"program", "ranks", "gpus", "stuck_after", "no_data", "plain"}, where
-`plain` asks for PyTorch without an emulation; answers on stdout with the findings, each rank's exit status, and how
-long it took from the first rank's start to the last one's end.
+`plain` asks for PyTorch without an emulation; answers on stdout with the findings, each rank's exit status, how long it
+took from the first rank's start to the last one's end, and where the trace of a rank, retimed to its own GPUs, is not
+the same.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ import torch.distributed.fsdp
 import torch.distributed.tensor.parallel
 
 from windtunnel import checks, launch
+from windtunnel.analysis.retime import gpus_of, retime
 from windtunnel.session import install_from_environment
+from windtunnel.trace.trace import Trace
 
 MOST_S = 60.0
 
@@ -62,6 +65,7 @@ def serve(request: dict) -> dict | None:
     took = time.monotonic() - began
     result = launch.collect(folder, any(status.values()))
     told = checks.run_ranks(result.traces)
+    unlike = [difference for trace in result.traces if (difference := retimed_unlike(trace))]
     found = [finding for finding in told if finding.severity != "info"]
     output = {path.name: path.read_text("utf-8", "replace") for path in sorted(folder.glob("*.out"))}
     shutil.rmtree(folder)
@@ -73,7 +77,21 @@ def serve(request: dict) -> dict | None:
         "took_s": took,
         "outcome": result.outcome,
         "output": output,
+        "retimed_unlike": unlike,
     }
+
+
+def retimed_unlike(trace: Trace) -> str:
+    """How a trace differs from itself, retimed to the GPUs that it is of; empty where it does not."""
+    if not trace.facts.get("gpus"):  # nothing happened there
+        return ""
+    trace = trace.canonical()  # as it is saved
+    made = retime(trace, gpus_of(trace))
+    before, after = list(trace), list(made)
+    at = next((at for at, (one, other) in enumerate(zip(before, after, strict=False)) if one != other), None)
+    if at is None:
+        return "" if len(before) == len(after) else f"{len(before)} rows became {len(after)}"
+    return f"row {at} of {len(before)}, rank {trace.facts.get('rank')}: {before[at]} became {after[at]}"
 
 
 def waited(processes: dict[int, int], until: float) -> dict[int, int]:

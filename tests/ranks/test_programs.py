@@ -1,5 +1,7 @@
 """Programs of two to eight ranks, faulty and valid: each fault is found at its line, and nothing else is.
 
+Each rank's trace, retimed to the GPUs that it is of, stays the same to the nanosecond.
+
 A program's marks stand at the ends of its lines: `# finding: code` where the finding is, `# named` where a line must be
 among those that the finding's message shows.
 """
@@ -61,6 +63,7 @@ def test_program(server, path):
     assert "GLHF" not in shown  # gloo's words, where a GPU's user would read NCCL's
     for _, _, _, message in answer["findings"]:
         assert all(f"{path.name}:{number}" in message for number in named), shown
+    assert answer["retimed_unlike"] == []
     if expected and expected[0][0] not in GO_ON:
         assert answer["outcome"] == 64
         assert any(answer["status"])

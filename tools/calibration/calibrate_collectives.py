@@ -464,7 +464,7 @@ def unseen() -> dict[tuple[str, str, int], list[tuple[float, bool]]]:
     found: dict[tuple[str, str, int], list[tuple[float, bool]]] = defaultdict(list)
     for r in published():
         key = next((key for name, key in PUBLISHED.items() if r["gpu"].startswith(name)), None)
-        if key is None or "NVLS_ENABLE=0" in r["notes"] or not r["time_us"] or r["collective"] == "sendrecv":
+        if key is None or "NVLS_ENABLE=0" in r["notes"] or not r["time_us"]:
             continue
         ranks, size = int(r["n_ranks"]), int(float(r["size_bytes"]))
         if size >= 1 << 20:

@@ -233,7 +233,7 @@ def _trace_bytes(value: Any) -> bytes:
     rows = value.get("rows") if isinstance(value, dict) else None
     whole = [one for one in rows if type(one) is int and abs(one) < 1 << 63] if isinstance(rows, list) else []
     header = json.dumps(value.get("header") if isinstance(value, dict) else value)
-    return gzip.compress(f"windtunnel-trace 1\n{header}\n".encode() + array("q", whole).tobytes(), mtime=0)
+    return gzip.compress(f"windtunnel-trace 2\n{header}\n".encode() + array("q", whole).tobytes(), mtime=0)
 
 
 def _pickled(value: Any) -> bytes:

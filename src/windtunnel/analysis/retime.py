@@ -126,6 +126,7 @@ class _Line:
     ready_ns: int = 0
     issued_ns: int = -1
     epoch: int = 0
+    beside_ns: int = -1  # when the rest of the launch ends that its next work is a part of, if it is
     events: list[tuple[int, int]] = field(default_factory=list)
     marks: deque[int] = field(default_factory=deque)
 
@@ -173,8 +174,10 @@ class Retiming:
         self.engines: dict[tuple[int, str], tuple[int, int]] = {}
         self.rooms = [Occupancy() for _ in after]
         self.events: dict[int, int] = {}
+        self.launches: dict[int, tuple[int, bool]] = {}  # of messages: when each begins, and whether it has
         self.ends: dict[int, tuple[int, int]] = {}  # end in the trace -> (end now, occupancy)
         self.prices: dict[tuple[int, int, int], _Price] = {}
+        self.kernel_before_ns = 0
         self.kernel_ns = 0
         self.weighted_band = 0.0
         self.ran: set[int] = set()  # numbers of the kernels' signatures
@@ -195,6 +198,10 @@ class Retiming:
         kind, lane_number, number, site, issued, start, end, value = row
         lane = self.trace.lanes[lane_number]
         host = self.host(lane.thread, issued)
+        if kind in (Kind.FORK, Kind.JOIN):
+            made = self._thread(row, host)
+            self.out.rows.append((kind, lane_number, number, site, host.now_ns, made, host.now_ns, value))
+            return
         host.now_ns += issued - host.before_ns
         host.before_ns = issued
         if lane.device >= len(self.new):
@@ -210,8 +217,10 @@ class Retiming:
             made, end_now = first.ready_ns, max(line.ready_ns, first.ready_ns)
             line.ready_ns, line.before_ns = end_now, max(line.before_ns, end)
         elif kind == Kind.SYNCHRONIZE:
-            end_now = host.now_ns = self._waited(lane, number, end, host)
+            end_now = host.now_ns = self._waited(lane, number, end, value, host)
             host.before_ns = end
+        elif kind in (Kind.POST, Kind.MEETING):
+            made, end_now = self._met(row, lane, host)
         elif kind == Kind.EVENT_RECORD:
             line = self._line(lane)
             made = end_now = self.events[value] = max(line.ready_ns, host.now_ns + self.new[lane.device].launch_ns)
@@ -255,6 +264,20 @@ class Retiming:
             host = self.hosts[thread] = Host(parent.before_ns, parent.now_ns)
         return host
 
+    def _thread(self, row: Row, host: Host) -> int:
+        """A thread starts, or has waited for the end of another: when the one that does stood there."""
+        kind, _, _, _, _, start, end, number = row
+        other = self.hosts.get(number, host)
+        if kind == Kind.FORK:
+            began = other.now_ns + start - other.before_ns
+            own = host.now_ns + end - host.before_ns
+            host.now_ns = max(began, own) if end > start else began
+        else:
+            began = host.now_ns + start - host.before_ns
+            host.now_ns = max(began, other.now_ns + max(0, end - other.before_ns if end > start else 0))
+        host.before_ns = end
+        return began
+
     def _line(self, lane: Lane) -> _Line:
         return self.lines.setdefault((lane.device, lane.stream), _Line())
 
@@ -267,12 +290,14 @@ class Retiming:
         ratio, occupancy, band = self._price(Kind(kind), lane.device, number, size_bytes)
         duration = max(1, round((end - start) * ratio * self.scale)) if end > start else 0
         earliest = issued + self.old[lane.device].launch_ns
-        begin = max(host.now_ns + self.new[lane.device].launch_ns, line.ready_ns + self.lead_ns)
+        begin = line.ready_ns + self.lead_ns
+        if line.beside_ns < 0:
+            begin = max(begin, host.now_ns + self.new[lane.device].launch_ns)
         if issued == line.issued_ns and start > line.before_ns:
             begin += start - line.before_ns  # a node of a graph: the gap before it is the graph's own
             earliest = start
         direction = signature.name.split()[1:2] if kind == Kind.COPY else []
-        engine = (lane.device, direction[0]) if direction else None
+        engine = (lane.device, direction[0].replace("PtoP", "DtoD")) if direction else None
         if engine is not None:
             engine_before, engine_now = self.engines.get(engine, (0, 0))
             earliest, begin = max(earliest, engine_before), max(begin, engine_now)
@@ -281,6 +306,7 @@ class Retiming:
             if kind != Kind.KERNEL or other + occupancy <= FULL:
                 begin = max(begin, ended)
         if kind == Kind.KERNEL:
+            self.kernel_before_ns += end - start
             self.kernel_ns += duration
             self.weighted_band += duration * band
             self.ran.add(number)
@@ -288,7 +314,8 @@ class Retiming:
                 begin = self.rooms[lane.device].place(host.now_ns, begin, duration, occupancy)
         ended_now = begin + duration
         line.epoch += issued != line.issued_ns
-        line.before_ns, line.ready_ns, line.issued_ns = end, ended_now, issued
+        line.before_ns, line.ready_ns, line.issued_ns = end, max(ended_now, line.beside_ns), issued
+        line.beside_ns = -1
         self.ends[end] = ended_now, occupancy
         if engine is not None:
             self.engines[engine] = end, ended_now
@@ -306,10 +333,41 @@ class Retiming:
 
     # ------------------------------------------------------------------ waiting
 
-    def _waited(self, lane: Lane, number: int, end: int, host: Host) -> int:
+    def _met(self, row: Row, lane: Lane, host: Host) -> tuple[int, int]:
+        """When this rank is ready for what it does together with others, and when the last of them is.
+
+        The others are taken to be as much faster or slower as this rank's kernels.
+        """
+        kind, _, number, _, _, start, end, launch = row
+        waited = end - start
+        if self.kernel_before_ns:
+            waited = waited * self.kernel_ns // self.kernel_before_ns
+        if lane.device < 0:
+            begin, host.now_ns, host.before_ns = host.now_ns, host.now_ns + waited, end
+            return begin, host.now_ns
+        line, model = self._line(lane), self.new[lane.device]
+        name = self.trace.signatures[number].name
+        ready = max(line.ready_ns, host.now_ns + model.dispatch_ns(name) + model.launch_ns)
+        is_message = any(key == "peer" for key, _ in self.trace.signatures[number].detail)
+        begins_ns, begun = self.launches.get(launch, (ready, False)) if is_message else (ready, False)
+        if kind == Kind.POST:
+            if not begun:
+                self.launches[launch] = ready, False
+            return ready, ready
+        if begun:  # messages of one launch run beside one another
+            ready, line.beside_ns = begins_ns, line.ready_ns
+        elif is_message:
+            self.launches[launch] = begins_ns, True
+        line.ready_ns, line.before_ns = ready + waited, max(line.before_ns, end)
+        line.issued_ns = -1  # what follows is no node of a graph, though its launch may be issued already
+        return ready, ready + waited
+
+    def _waited(self, lane: Lane, number: int, end: int, event: int, host: Host) -> int:
         """When the host goes on after a synchronization."""
         name = self.trace.signatures[number].name
         call = host.now_ns + (self.new[lane.device].synchronize_ns if lane.device >= 0 else 0)
+        if event:
+            return max(call, self.events.get(event, 0))
         call = max(call, self.ends.get(end, (0, 0))[0])  # what the host waited for in the trace
         if name == "cudaDeviceSynchronize":
             return max([call, *(line.ready_ns for at, line in self.lines.items() if at[0] == lane.device)])

@@ -16,6 +16,7 @@ SENTENCES = {
     "compiler": "XLA's GPU compiler refused what was lowered for the CPU, and a simple rule prices it: {name}",
     "graph": "Inductor compiled a graph with {name}, which is not followed: it ran operator by operator instead",
     "allocator": "{name} was asked for; PyTorch's native allocator answered, so what is reserved is what that reserves",
+    "network": "the ranks are on {assumed} nodes, and what they exchange is timed as if they were on one",
     "backward": "the framework does not show its backward pass; its kernels were derived from the forward pass",
 }
 
@@ -26,8 +27,8 @@ class NotModelled(NoteCheck):
     ## What it does
     Reports compiled functions with `while` loops (JAX, TensorFlow), functions of unknown shapes (TensorFlow), functions
     that were compiled before the emulation saw them, MXNet's backward pass, the first use of `torch.compile` without
-    Triton, which runs eagerly, graphs that Inductor compiles but the emulation does not follow, and the allocator
-    backend `cudaMallocAsync`, which is the driver's own.
+    Triton, which runs eagerly, graphs that Inductor compiles but the emulation does not follow, the allocator backend
+    `cudaMallocAsync`, which is the driver's own, and ranks on several nodes, since no network is modelled.
 
     ## Why it is bad
     The reported times leave such work out, or count it once: they are too small, or less certain than the stated band.
@@ -67,4 +68,6 @@ class NotModelled(NoteCheck):
             return "read the times and the memory of this graph as those of uncompiled operators"
         if line.word("what") == "loop":
             return "to measure it, run a fixed number of turns (`fori_loop`, `scan`), or read the times with care"
+        if line.word("what") == "network":
+            return "read step times as the least that they can be: a network is slower than the links of one node"
         return "read the times of this part with care"

@@ -7,10 +7,11 @@ bandwidth). So each candidate is a line over the size,
     time = base + hop * hops + chunk * (hops + own) / rate
 
 the form of NCCL's own tuning model (NVIDIA/nccl, src/graph/tuning.cc, `ncclTopoTuneModel` and `ncclTopoGetAlgoTime`),
-and the collective takes the least of them, so it grows with the size. From five ranks on, GPUs on an NVSwitch of Hopper
-and later let the switch add (NVLS): all-reduces have one more candidate, whose traffic does not depend on the ranks.
-In one node NCCL's tree is a chain with as many hops as the ring ("2 * ((nRanks / nNodes - 1) * intraLat" there), so it
-is no candidate of its own here.
+and the collective takes the least of them, so it grows with the size. A message has no chunk of its own.
+
+From five ranks on, GPUs on an NVSwitch of Hopper and later let the switch add (NVLS): all-reduces have one more
+candidate, whose traffic does not depend on the ranks. In one node NCCL's tree is a chain with as many hops as the ring
+("2 * ((nRanks / nNodes - 1) * intraLat" there), so it is no candidate of its own here.
 
 The constants are in `data/collectives.toml`, by kind of link, fitted and cross-validated by `make calibrate`.
 """
@@ -137,6 +138,8 @@ class Collectives:
         hops, chunk = traffic(kind, size, ranks)
         width = min(1.0, self._pair_share * (1 if kind == "send" else ranks - 1))
         paths = self.paths["peer" if kind in PEER_TO_PEER else "ring"]
+        if kind == "send":  # all of it goes to the other rank
+            paths = tuple(path._replace(own=0.0) for path in paths)
         if kind in ("broadcast", "reduce"):
             # NCCL passes small slices on along the chain: each link carries everything once, whatever the ranks.
             yield from (

@@ -97,11 +97,16 @@ class Machine:
             self._hosts += 1
             child = HostThread(self._hosts - 1, parent.now_ns, self.host_order)
         started(parent, child)
+        self._row(Kind.FORK, self._host_lane(child), self._name("thread starts"), 0, child.now_ns, parent.now_ns,
+                  child.now_ns, parent.index)  # fmt: skip
         return child
 
     def join(self, parent: HostThread, child: HostThread) -> None:
         """Let `parent` wait for `child` to end, and for the turns that it took at Python's lock; do this once."""
+        begin = parent.now_ns
         parent.wait_until(ended(child, self.installed[0].cost.lock_share if self.installed else 0.0))
+        self._row(Kind.JOIN, self._host_lane(parent), self._name("thread ends"), 0, parent.now_ns, begin,
+                  parent.now_ns, child.index)  # fmt: skip
         self._joined = sorted([*self._joined, child], key=lambda host: -host.index)
 
     # ------------------------------------------------------------------ prices
@@ -168,6 +173,45 @@ class Machine:
             self._wait(host, end, stream.agent, stream.epoch, stream.order)
         return end
 
+    def post(self, host: HostThread, stream: Stream | None, call: Signature, launch: int, site: int = 0) -> None:
+        """A message is posted on a stream, or on the host; it goes with the launch of that number."""
+        if stream is not None and stream.capture is not None:
+            return
+        lane = self._host_lane(host) if stream is None else self.lane(host, stream)
+        ready = host.now_ns if stream is None else self.ready_ns(host, stream, call.name)
+        self._row(Kind.POST, lane, self.trace.signatures.number(call), site, host.now_ns, ready, ready, launch)
+
+    def ready_ns(self, host: HostThread, stream: Stream, name: str) -> int:
+        """When a collective or a message that is called now can begin on a stream, as far as this rank goes."""
+        cost = self.devices[stream.device].cost
+        return max(stream.ready_ns, host.now_ns + cost.dispatch_ns(name) + cost.launch_ns)
+
+    def meet(
+        self,
+        host: HostThread,
+        stream: Stream | None,
+        call: Signature,
+        until_ns: int,
+        number: int,
+        site: int = 0,
+        begins_ns: int | None = None,
+    ) -> None:
+        """Let a call wait for the other ranks, which are ready at `until_ns`: on a stream, or else on the host.
+
+        What belongs to a launch that began before, at `begins_ns`, does not wait for the rest of that launch.
+        """
+        if stream is None:
+            begin, lane = host.now_ns, self._host_lane(host)
+            host.wait_until(until_ns)
+            ready, until = begin, host.now_ns
+        elif stream.capture is not None:
+            return
+        else:
+            begin, lane = host.now_ns, self.lane(host, stream)
+            ready = self.ready_ns(host, stream, call.name) if begins_ns is None else begins_ns
+            until = stream.ready_ns = max(ready, until_ns)
+        self._row(Kind.MEETING, lane, self.trace.signatures.number(call), site, begin, ready, until, number)
+
     def collective(
         self,
         host: HostThread,
@@ -177,11 +221,15 @@ class Machine:
         ranks: int,
         site: int = 0,
         launched: bool = False,
+        detail: tuple[tuple[str, str | int], ...] = (),
     ) -> int:
-        """Queue one rank's part of a collective; returns when it ends. `launched`: as part of an earlier kernel."""
+        """Queue one rank's part of a collective, or a message, and return when it ends.
+
+        It may be `launched` already, as part of an earlier kernel.
+        """
         device = self.devices[stream.device]
         issued = host.now_ns = host.now_ns + (0 if launched else device.cost.dispatch_ns(name))
-        number = self.trace.signatures.number(Signature(name, detail=(("ranks", ranks),)))
+        number = self.trace.signatures.number(Signature(name, detail=(("ranks", ranks), *detail)))
         duration = device.cost.collective_ns(name, size_bytes, ranks)
         if stream.capture is not None:
             return stream.capture.add(stream, Kind.COLLECTIVE, number, site, duration, size_bytes)
@@ -251,6 +299,13 @@ class Machine:
         join(second.order, first.order, host.order)
         second.order[first.agent] = max(second.order.get(first.agent, 0), first.epoch)
 
+    def align(self, host: HostThread, streams: Sequence[Stream]) -> None:
+        """Make later work on each of several streams wait for all that was submitted to any of them."""
+        for stream in streams[1:]:
+            self.barrier(host, stream, streams[0])
+        for stream in streams[1:]:
+            self.barrier(host, streams[0], stream)
+
     def busy(self, host: HostThread, stream: Stream, duration_ns: int, site: int = 0) -> int:
         """Queue a kernel that does nothing for `duration_ns` (`torch.cuda._sleep`); returns when it ends.
 
@@ -267,15 +322,22 @@ class Machine:
 
     # ------------------------------------------------------------------ events
 
+    def number(self, host: HostThread) -> int:
+        """A new number for an event or a launch of messages."""
+        host.events += 1  # by thread, so that it does not depend on which one happens to come first
+        return (host.index << 32) + host.events
+
     def event(self, host: HostThread) -> Event:
         """A new event, never recorded."""
-        host.events += 1  # by thread, so that it does not depend on which one happens to come first
-        return Event((host.index << 32) + host.events)
+        return Event(self.number(host))
 
-    def record(self, host: HostThread, event: Event, stream: Stream, site: int = 0) -> None:
-        """Mark where `stream` stands: the event completes when all that was submitted to it has."""
+    def record(self, host: HostThread, event: Event, stream: Stream, site: int = 0, charged: bool = True) -> None:
+        """Mark where `stream` stands: the event completes when all that was submitted to it has.
+
+        The host's time is not `charged` where it is part of another call's.
+        """
         device = self.devices[stream.device]
-        host.now_ns += device.cost.event_ns
+        host.now_ns += device.cost.event_ns if charged else 0
         if stream.capture is not None:
             stream.capture.record(event, stream)
             return
@@ -326,7 +388,8 @@ class Machine:
         capture.refuse_event(event)
         if event.time_ns is None or event.stream is None:
             return 0
-        return self._synchronize(host, event.stream, event.time_ns, event.order, "cudaEventSynchronize", site)
+        name, number = "cudaEventSynchronize", event.number
+        return self._synchronize(host, event.stream, event.time_ns, event.order, name, site, number)
 
     def synchronize_stream(
         self, host: HostThread, stream: Stream, name: str = "cudaStreamSynchronize", site: int = 0
@@ -350,7 +413,7 @@ class Machine:
         return self._synchronize(host, device.default_stream, device.ready_ns(), order, name, site)
 
     def _synchronize(
-        self, host: HostThread, stream: Stream, until_ns: int, order: VectorClock, name: str, site: int
+        self, host: HostThread, stream: Stream, until_ns: int, order: VectorClock, name: str, site: int, event: int = 0
     ) -> int:
         begin = host.now_ns
         host.now_ns += self.devices[stream.device].cost.synchronize_ns
@@ -361,7 +424,7 @@ class Machine:
         number = self._names.get(name)
         if number is None:
             number = self._name(name)
-        self.trace.rows.buffer.extend((SYNCHRONIZE, lane, number, site, begin, begin, host.now_ns, 0))
+        self.trace.rows.buffer.extend((SYNCHRONIZE, lane, number, site, begin, begin, host.now_ns, event))
         self._ordered(host, order)
         if self.trace.sink is not None:
             self.trace.hand_on(host.index)

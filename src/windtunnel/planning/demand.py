@@ -109,7 +109,8 @@ def retimed(rehearsed: Rehearsed, spec: str) -> Measurement:
     with tempfile.NamedTemporaryFile(prefix="windtunnel-", suffix=".trace") as file:
         Path(file.name).write_bytes(rehearsed.trace)
         trace = Trace.load(file.name)
-    found = measure([retime(trace, gpus.parse(spec)[:1])])
+    models = gpus.parse(spec)
+    found = measure([retime(trace, models if len(models) == len(trace.facts["gpus"]) else models[:1])])
     before = rehearsed.measurement
     return replace(found, seconds=0.0, resident_bytes=before.resident_bytes, files=before.files)
 

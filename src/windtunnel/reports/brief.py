@@ -52,11 +52,11 @@ def _why(words: str, width: int) -> str:
 
 
 def figures(summary: Summary) -> list[tuple[str, str]]:
-    """Step, peak of memory, busy, what limits it and what was compiled, as far as they are known."""
+    """Step, network, peak of memory, busy, what limits it and what was compiled, as far as they are known."""
     used = [device for device in summary.devices if device.used]
     working = [device for device in used if device.kernels or device.copies or device.collectives]
-    rows = [("step", step(summary)), ("memory", memory(used)), ("busy", busy(working)), ("limit", limit(summary))]
-    rows.append(("graphs", graphs(summary)))
+    rows = [("step", step(summary)), ("network", summary.network), ("memory", memory(used)), ("busy", busy(working))]
+    rows += [("limit", limit(summary)), ("graphs", graphs(summary))]
     return [row for row in rows if row[1]]
 
 

@@ -155,6 +155,7 @@ def _time_lines(summary: Summary) -> list[str]:
     once = _time.first_use_words(summary.timing)
     lines = [
         ("step", step),
+        ("network", summary.network),
         ("throughput", summary.throughput),
         ("once, at first use", once),
         ("jit of JAX by", summary.jit),

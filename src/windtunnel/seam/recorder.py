@@ -187,9 +187,8 @@ class Recorder:
         """Queue one collective: it starts on all its devices when the last of them is ready."""
         host, site = self.host(), self._site()
         streams = [self._stream(index) for index in devices]
-        ready = max(stream.ready_ns for stream in streams)
+        self.machine.align(host, streams)
         for stream in streams:
-            stream.ready_ns = ready
             self.machine.collective(host, stream, name, size_bytes, len(streams), site)
 
     def not_modelled(self, what: str, **facts: str | int) -> None:

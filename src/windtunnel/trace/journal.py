@@ -18,7 +18,7 @@ from windtunnel.trace.rows import WIDTH
 from windtunnel.trace.schema import Entries
 from windtunnel.trace.trace import Trace, parse
 
-MAGIC = b"windtunnel-journal 1\n"
+MAGIC = b"windtunnel-journal 2\n"
 HEAD = struct.Struct("<cq")
 TABLES, ROWS, MEMORY, FACTS, SOURCES, END = b"T", b"R", b"M", b"F", b"S", b"E"
 ROW = WIDTH * 8

@@ -61,7 +61,12 @@ def _add(out: Trace, trace: Trace, numbers: dict[int, int], first_thread: int, s
     ]
     signatures = [out.signatures.number(signature) for signature in trace.signatures]
     sites = [out.sites.number(site) for site in trace.sites]
-    first = {Kind.HAZARD: len(out.hazards), Kind.NOTE: len(out.notes)}
+    first = {
+        Kind.HAZARD: len(out.hazards),
+        Kind.NOTE: len(out.notes),
+        Kind.FORK: first_thread,
+        Kind.JOIN: first_thread,
+    }
     out.hazards += trace.hazards
     out.notes += trace.notes
     for kind, lane, signature, site, issued, start, end, value in trace.rows:

@@ -20,7 +20,7 @@ class Kind(IntEnum):
     COLLECTIVE = 2  # bytes moved by this rank
     EVENT_RECORD = 3  # event number
     EVENT_WAIT = 4  # event number
-    SYNCHRONIZE = 5  # 0; `end_ns - start_ns` is how long the host waited
+    SYNCHRONIZE = 5  # number of the event that the host waited for, else 0; it waited for `end_ns - start_ns`
     CLOCK_READ = 6  # nanoseconds that the program read
     HAZARD = 7  # index into Trace.hazards
     HOST = 8  # host work that windtunnel knows about (input, sleep); its length in ns
@@ -29,6 +29,18 @@ class Kind(IntEnum):
     QUEUE = 11  # launches that were pending: the host waited for room in a stream's queue
     BARRIER = 12  # lane number of the stream whose work so far this lane's later work waits for
     BATCH = 13  # samples that a DataLoader delivered to the program
+    POST = 14  # number of the launch that a message goes with: those that were batched share one
+    MEETING = 15  # number of a collective in its group, or of a message's launch
+    FORK = 16  # number of the thread that starts this one, which stands at `start_ns`
+    JOIN = 17  # number of the thread that this one has waited for since `start_ns`
+
+
+ACROSS_RANKS = """
+What ranks do together has rows in front of that of its work: a call with its `Signature`, whose `detail` names the
+"group" and, for a message, the other rank as "peer" and the "tag". A POST is where the program posts a message; its
+`site` is the message's in all of its rows. A MEETING is where a call begins: this rank is ready for it at `start_ns`,
+the last of those that take part at `end_ns`. A lane of the host says that the host itself waits (gloo).
+"""
 
 
 class Site(NamedTuple):

@@ -65,6 +65,7 @@ class Facts(TypedDict, total=False):
     program: str
     rank: Annotated[int, Meta(ge=0)]
     world_size: Annotated[int, Meta(ge=0)] | None
+    nodes: Annotated[int, Meta(ge=1)]
     cuda_version: tuple[int, int] | None
     exit_code: int
     interrupted: bool

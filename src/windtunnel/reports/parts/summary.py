@@ -109,6 +109,7 @@ class Summary:
     not_decidable: tuple[str, ...] = ()  # checks that this trace holds too little for
     samples: Samples | None = None
     processes: int = 1
+    nodes: int = 1
     compiled: Compiled | None = None
     host_factor: float | None = None  # by what the host's own time was multiplied where it was measured
     jit: str = ""  # what compiled JAX's functions
@@ -117,6 +118,13 @@ class Summary:
     def stamp(self) -> str:
         """EMULATED or MEASURED: what every page of a report carries."""
         return "EMULATED" if self.emulated else "MEASURED"
+
+    @property
+    def network(self) -> str:
+        """What is not known of the network between nodes; empty of one node."""
+        if self.nodes == 1:
+            return ""
+        return f"not modelled: {self.nodes} nodes are timed as one, so steps take at least as long as this says"
 
     @property
     def worked(self) -> bool:
@@ -199,6 +207,7 @@ def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
         tuple(trace.facts.get("not_decidable", ())),
         throughput.measure(trace),
         int(trace.facts.get("processes", 1)),
+        int(trace.facts.get("nodes", 1)),
         compiled.measure(trace),
         _host_factor(trace.facts.get("options", {})),
         str(trace.facts.get("versions", {}).get("jit of JAX by", "")),

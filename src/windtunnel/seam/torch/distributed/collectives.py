@@ -239,7 +239,7 @@ def meeting(
             groups.introduce(group, stream.device)
             transferring(dispatch, name)
             yield site
-        stream.ready_ns = start_ns
+        _met(dispatch, group, stream, name, start_ns, site)
         return
     if device >= 0:
         state.machine.synchronize_stream(host, state.local.streams[device], name, site)
@@ -247,7 +247,14 @@ def meeting(
     with groups.meeting(group, call, host.now_ns, site) as end_ns:
         transferring(dispatch, name)
         yield site
-    host.wait_until(end_ns)
+    _met(dispatch, group, None, name, end_ns, site)
+
+
+def _met(dispatch: Dispatch, group: Group, stream: Stream | None, name: str, until_ns: int, site: int) -> None:
+    """Every rank of the group has made the call, the last of them at `until_ns`."""
+    group.meetings += 1
+    call = group.collective(name)
+    dispatch.machine.meet(dispatch.local.host, stream, call, until_ns, group.meetings, site)
 
 
 def transferring(dispatch: Dispatch, name: str) -> None:
@@ -261,15 +268,18 @@ def bytes_of(tensor: Tensor) -> int:
 
 
 def place(
-    dispatch: Dispatch, group: Group, plan: Plan, args: Arguments, kwargs: Keywords
+    dispatch: Dispatch, group: Group, plan: Plan, args: Arguments, kwargs: Keywords, *, scattered: bool = False
 ) -> tuple[Group, int, Arguments, Keywords]:
-    """The half of a group for an operator's tensors, their device, and the arguments with what carries it."""
-    device = _device(dispatch, group, (*args, *kwargs.values()))
+    """The half of a group for an operator's tensors, their device, and the arguments with what carries it.
+
+    Messages may be `scattered`: they go as they lie in memory (`check_gpu_single_tensor` of ProcessGroupNCCL.cpp).
+    """
+    device = _device(dispatch, group, (*args, *kwargs.values()), scattered)
     group = group.of_device(device)
     return (group, device, *group.routed(plan.names, args, kwargs))
 
 
-def _device(dispatch: Dispatch, group: Group, args: Iterable[object]) -> int:
+def _device(dispatch: Dispatch, group: Group, args: Iterable[object], scattered: bool) -> int:
     """The device of a collective's tensors; raises NCCL's errors for tensors that it does not take."""
     device: int | None = None
     floating = []
@@ -288,7 +298,7 @@ def _device(dispatch: Dispatch, group: Group, args: Iterable[object]) -> int:
                 raise RuntimeError(
                     "NCCL does not support all_reduce with sparse tensors. Please use dense tensors instead."
                 )
-            if tensor.layout is torch.strided and not _dense(tensor):
+            if not scattered and tensor.layout is torch.strided and not is_dense(tensor):
                 raise ValueError("Tensors must be contiguous")
     if device is None:
         device = _unnamed(dispatch, group) if group.nccl and not group.takes_cpu else CPU
@@ -309,7 +319,7 @@ def _unnamed(dispatch: Dispatch, group: Group) -> int:
     return current if current in group.connected else min(group.connected)
 
 
-def _dense(tensor: Tensor) -> bool:
+def is_dense(tensor: Tensor) -> bool:
     return tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
 
 
@@ -358,7 +368,8 @@ def submit(
     """Queue this rank's part of an operator with so many bytes; `stream` is ready when every rank is."""
     state = dispatch.state
     state.groups.clear_shelf()
-    state.machine.collective(state.local.host, stream, *what, group.size, site)
+    call = group.collective(what[0])
+    state.machine.collective(state.local.host, stream, *what, group.size, site, detail=call.detail[1:])
     if state.machine.concurrent:
         state.order.touched(*touched, stream, site)
     else:

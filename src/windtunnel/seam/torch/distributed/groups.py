@@ -31,6 +31,7 @@ from windtunnel.seam.torch.distributed.replicas import Replicas
 from windtunnel.seam.torch.distributed.skew import Skew
 from windtunnel.seam.torch.distributed.under_way import Journeys, UnderWay
 from windtunnel.seam.torch.distributed.watch import Watch
+from windtunnel.trace.operation import Signature
 
 if TYPE_CHECKING:
     from windtunnel.seam.torch.operators.call import Arguments, Keywords
@@ -102,6 +103,7 @@ class Group:
         self.eager = False
         self.met = False
         self.numbers = Numbers()
+        self.meetings = 0
         self.completions: Completions | None = None
         self._slates: list[Slate] = []  # those that no thread is using
 
@@ -181,6 +183,15 @@ class Group:
     def is_aborted(self) -> bool:
         """Whether NCCL's communicators of it were given up."""
         return bool(getattr(self.lender.inner, "_wt_aborted", False))
+
+    def collective(self, name: str) -> Signature:
+        """A collective of its ranks, as rows name it."""
+        return Signature(name, detail=(("ranks", self.size), ("group", self.name)))
+
+    def message(self, name: str, peer: int, tag: int) -> Signature:
+        """A message to or from `peer`, a rank of the group (-1 for any), as rows name it: by the job's ranks."""
+        other = self.ranks[peer] if peer >= 0 else -1
+        return Signature(name, detail=(("ranks", 2), ("group", self.name), ("peer", other), ("tag", tag)))
 
     @property
     def allowance(self) -> Allowance | None:
@@ -426,9 +437,7 @@ class Groups:
 
     def ready_ns(self, stream: Stream, name: str) -> int:
         """When this rank is ready for a collective on a stream."""
-        state = self.state
-        cost = state.device(stream.device).cost
-        return max(stream.ready_ns, state.local.host.now_ns + cost.dispatch_ns(name) + cost.launch_ns)
+        return self.state.machine.ready_ns(self.state.local.host, stream, name)
 
     @contextmanager
     def meeting(
@@ -522,10 +531,9 @@ class Groups:
 
     def mark(self, stream: Stream, site: int) -> Event:
         """An event after the collective that was just queued."""
-        machine = self.state.machine
-        event = machine.event(self.state.local.host)
-        event.time_ns, event.stream = stream.ready_ns, stream
-        event.order = {**stream.order, stream.agent: stream.epoch}
+        machine, host = self.state.machine, self.state.local.host
+        event = machine.event(host)
+        machine.record(host, event, stream, site, charged=False)
         return event
 
     def wait(self, event: Event) -> None:

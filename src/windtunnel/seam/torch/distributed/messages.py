@@ -18,7 +18,7 @@ import torch.distributed as dist
 from windtunnel.machine.stream import Event, Stream
 from windtunnel.ranks.calls import Channel, Operation
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
-from windtunnel.seam.torch.distributed.collectives import bytes_of, place, transferring
+from windtunnel.seam.torch.distributed.collectives import bytes_of, is_dense, place, transferring
 from windtunnel.seam.torch.distributed.communicators import CLOCK_TAGS, Communicator, wire_tag
 from windtunnel.seam.torch.distributed.described import message
 from windtunnel.seam.torch.distributed.groups import NS, Group, Groups, Queued
@@ -28,6 +28,7 @@ from windtunnel.seam.torch.distributed.work import CALLS
 from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from windtunnel.seam.torch.operators.plan import Plan
 from windtunnel.seam.torch.tags import CPU, VERSION
+from windtunnel.trace.operation import Signature
 
 Tensor = torch.Tensor
 
@@ -48,12 +49,20 @@ EAGER = (
     "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING to false."
 )
 """PyTorch's own warnings (`ProcessGroupNCCL::pointToPoint`), once each."""
+SCATTERED = (
+    "Detected non-contiguous tensor in P2P operations. It is user responsibility to guarantee that source and "
+    "destination tensors have the same contiguity format."
+)
+"""`check_gpu_single_tensor` (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp)."""
 BYTES = frozenset({torch.uint8, torch.int8, torch.bool})
 """Types that may stand for any other: nothing is known of what they hold."""
 
 
 class Message(NamedTuple):
-    """A send or a receive that was posted; `communicator` and `stream` are None where gloo's own rules hold."""
+    """A send or a receive that was posted; `communicator` and `stream` are None where gloo's own rules hold.
+
+    `launch` is the number of the kernel that it goes with, `batch` the same for those that were batched, else 0.
+    """
 
     group: Group
     kind: str
@@ -64,7 +73,9 @@ class Message(NamedTuple):
     device: int
     tag: int
     entry: int
+    site: int
     batch: int
+    launch: int
     posted_ns: int
     communicator: Communicator | None
     stream: Stream | None
@@ -72,6 +83,13 @@ class Message(NamedTuple):
     @property
     def size(self) -> int:
         return sum(map(bytes_of, self.tensors))
+
+    def meet(self, dispatch: Dispatch, peer: int, ready_ns: int, begins_ns: int | None = None) -> Signature:
+        """The other rank, `peer`, is ready for it; returns what rows call it."""
+        call = self.group.message(f"nccl:{self.kind}", peer, self.channel.tag)
+        host = dispatch.local.host
+        dispatch.machine.meet(host, self.stream, call, ready_ns, self.launch, self.site, begins_ns)
+        return call
 
 
 def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
@@ -81,7 +99,7 @@ def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
     group = groups.of(boxed)
     if group is None:
         return dispatch.call(plan, func, args, kwargs, CPU)
-    group, device, args, kwargs = place(dispatch, group, plan, args, kwargs)
+    group, device, args, kwargs = place(dispatch, group, plan, args, kwargs, scattered=True)
     sent = _posted(dispatch, group, plan.name, tensors, (device, peer, tag))
     timeout = group.timeout(sent.posted_ns)
     out = _carried(dispatch, plan, func, (*args[:-1], sent.tag), kwargs, sent.device)
@@ -90,6 +108,8 @@ def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
         clock = torch.tensor([_begins_ns(dispatch, sent), _type_number(tensors)], device="cpu")
         ticket = group.carrier.send([clock], peer, sent.tag + CLOCK_TAGS)
     event = None if sent.stream is None else _queue(dispatch, sent, 0)
+    if event is None:
+        sent.meet(dispatch, peer, 0)
 
     def finish(timeout: timedelta | None) -> Event | None:
         with groups.watch.waiting(sent.entry):
@@ -108,7 +128,7 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
     if group is None:
         return dispatch.call(plan, func, args, kwargs, CPU)
     source = args[2] if len(args) > 3 else -1
-    group, device, args, kwargs = place(dispatch, group, plan, args, kwargs)
+    group, device, args, kwargs = place(dispatch, group, plan, args, kwargs, scattered=True)
     awaited = _posted(dispatch, group, plan.name, tensors, (device, source, args[-1]))
     limit_ms = group.limit_ms(awaited.posted_ns)
     out = _carried(dispatch, plan, func, (*args[:-1], awaited.tag), kwargs, awaited.device)
@@ -127,7 +147,7 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
                 (ticket or group.carrier.recv([clock], work._source_rank(), clock_tag)).wait()
                 sent_ns, type_number = clock.tolist()
             if awaited.stream is None:
-                dispatch.local.host.wait_until(sent_ns)
+                awaited.meet(dispatch, source if source >= 0 else work._source_rank(), sent_ns)
                 return None
             if type_number not in (0, _type_number(tensors)) and _type_number(tensors):
                 raise groups.watch.differing(group.name, awaited.operation, dispatch.state.site())
@@ -175,6 +195,8 @@ def _posted(
         if peer < 0:
             raise NotImplementedError(ANY_SOURCE)
         check(name, list(tensors), [], group.size, "")
+        if not all(map(is_dense, tensors)):
+            _say(groups, group, SCATTERED, "check_gpu_single_tensor")
         communicator = _communicator(dispatch, group, peer, device)
         pair = communicator is not group.shared
         stream = groups.stream(communicator, device, True)
@@ -186,11 +208,14 @@ def _posted(
     channel = Channel(group.name, kind, other, 0 if communicator else tag, pair)
     operation = message(name, tensors)
     entry = groups.watch.called(channel, operation, site)
+    host = dispatch.local.host
+    launch = batch or dispatch.machine.number(host)
+    dispatch.machine.post(host, stream, group.message(f"nccl:{kind}", peer, channel.tag), launch, site)
     transferring(dispatch, name)
-    posted_ns = dispatch.local.host.now_ns
     return Message(
-        group, kind, peer, tensors, operation, channel, device, tag, entry, batch, posted_ns, communicator, stream
-    )
+        group, kind, peer, tensors, operation, channel, device, tag, entry, site, batch, launch, host.now_ns,
+        communicator, stream,
+    )  # fmt: skip
 
 
 def _communicator(dispatch: Dispatch, group: Group, peer: int, device: int) -> Communicator:
@@ -209,9 +234,15 @@ def _communicator(dispatch: Dispatch, group: Group, peer: int, device: int) -> C
 
 
 def _warn(groups: Groups, group: Group, eager: bool) -> None:
-    """PyTorch's warning on plain messages, as C++ writes it."""
+    """PyTorch's warning on plain messages."""
     text = EAGER if eager else LAZY
-    if VERSION < EAGER_SHARES or group.alone or text in groups.warned or (eager and not group.settings.warns_of_line):
+    if VERSION >= EAGER_SHARES and not group.alone and not (eager and not group.settings.warns_of_line):
+        _say(groups, group, text, "operator()")
+
+
+def _say(groups: Groups, group: Group, text: str, function: str) -> None:
+    """A warning once, as C++ writes it."""
+    if text in groups.warned:
         return
     groups.warned.add(text)
     said = text.format(
@@ -220,7 +251,7 @@ def _warn(groups: Groups, group: Group, eager: bool) -> None:
     )  # fmt: skip
     now = datetime.now()
     prefix = f"[rank{group.ranks[group.rank]}]:[W{now:%m%d %H:%M:%S}.{now.microsecond * 1000:09d} ProcessGroupNCCL.cpp]"
-    sys.stderr.write(f"{prefix} Warning: {said} (function operator())\n")  # at once: ranks share it
+    sys.stderr.write(f"{prefix} Warning: {said} (function {function})\n")  # at once: ranks share it
     sys.stderr.flush()
 
 
@@ -230,8 +261,10 @@ def _carried(
     """Send or receive what one rank tells another; where that has no values, a token."""
     if lacks_values(args):
         return dispatch.call(plan, func, (token(), *args[1:]), kwargs, CPU)
+    with torch._C._DisableTorchDispatch():
+        lying = [one if is_dense(one) else one.detach().as_strided((one.numel(),), (1,)) for one in args[0]]
     with with_values(dispatch.local):
-        return dispatch.call(plan, func, args, kwargs, device)
+        return dispatch.call(plan, func, (lying, *args[1:]), kwargs, device)
 
 
 def _begins_ns(dispatch: Dispatch, sent: Message) -> int:
@@ -250,11 +283,11 @@ def _queue(dispatch: Dispatch, queued: Message, sent_ns: int) -> Event:
     communicator, stream = queued.communicator, queued.stream
     assert communicator is not None
     assert stream is not None
-    site, host = dispatch.state.site(), dispatch.local.host
+    site, host = queued.site, dispatch.local.host
     launched = bool(queued.batch) and communicator.batch == queued.batch
     ends_ns = stream.ready_ns
-    stream.ready_ns = max(communicator.begins_ns if queued.batch else ends_ns, sent_ns)
-    dispatch.machine.collective(host, stream, f"nccl:{queued.kind}", queued.size, 2, site, launched)
+    call = queued.meet(dispatch, queued.peer, sent_ns, communicator.begins_ns if launched else None)
+    dispatch.machine.collective(host, stream, call.name, queued.size, 2, site, launched, call.detail[1:])
     communicator.batch = queued.batch
     if launched:
         stream.ready_ns = max(stream.ready_ns, ends_ns)

@@ -181,17 +181,10 @@ def _submit(state: State, name: str, inputs: Tensors, outputs: Outputs, streams:
             for device, given in zip(devices, streams, strict=True)
         ]
     site = state.site()
-    for stream in chosen[1:]:
-        machine.barrier(host, stream, chosen[0])
-    cost = machine.devices[chosen[0].device].cost
-    last = host.now_ns + len(chosen) * cost.dispatch_ns(name) + cost.launch_ns
-    chosen[0].ready_ns = max(chosen[0].ready_ns, last)
-    for stream in chosen[1:]:
-        machine.barrier(host, chosen[0], stream)
+    machine.align(host, chosen)
     for stream in chosen:
         machine.collective(host, stream, name, size, len(chosen), site)
-    end = max(stream.ready_ns for stream in chosen)
+    machine.align(host, chosen)
     for stream, read, written in zip(chosen, inputs, outputs, strict=True):
-        stream.ready_ns = end
         if machine.concurrent:
             state.order.touched([read], [] if written is None else [written], stream, site)

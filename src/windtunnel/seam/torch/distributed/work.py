@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -97,7 +96,6 @@ def methods(groups: Groups) -> dict[str, Callable[..., object]]:
 
 def _coalescing(groups: Groups, work_class: Callable[..., Waiting]) -> dict[str, Callable[..., object]]:
     """What `torch.distributed._coalescing_manager` calls: one Work for all collectives between start and end."""
-    numbers = itertools.count(1)
     stock_start, stock_end = dist.ProcessGroup._start_coalescing, dist.ProcessGroup._end_coalescing
 
     def start(self: dist.ProcessGroup, device: torch.device) -> None:
@@ -106,7 +104,8 @@ def _coalescing(groups: Groups, work_class: Callable[..., Waiting]) -> dict[str,
             stock_start(self, device)
         else:
             known.numbers.start()
-            CALLS.together, CALLS.batch = [], next(numbers)
+            CALLS.together = []
+            CALLS.batch = groups.state.machine.number(groups.state.local.host)
 
     def end(self: dist.ProcessGroup, device: torch.device) -> object:
         if CALLS.together is None:

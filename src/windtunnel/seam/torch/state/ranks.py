@@ -106,6 +106,9 @@ class Ranks:
             found = [torch.zeros_like(mine) for _ in range(group.size)]
             group.carrier.allgather([found], [mine]).wait()
         self.own.add(index)
+        nodes = len({int(tensor[0]) // NODE for tensor in found})
+        if nodes > 1:
+            self._note_nodes(nodes)
         for number, rank in (tensor.tolist() for tensor in found):
             if rank != self.rank:
                 self.working[number] = min(rank, self.working.get(number, rank))
@@ -132,6 +135,13 @@ class Ranks:
 
     def _number(self, index: int) -> int:
         return int(os.environ.get("GROUP_RANK") or 0) * NODE + self.core.device(index).physical
+
+    def _note_nodes(self, nodes: int) -> None:
+        """Say that what is exchanged between nodes is timed as if it stayed within one."""
+        facts = self.core.machine.trace.facts
+        if nodes > int(facts.get("nodes", 1)):
+            facts["nodes"] = nodes
+            self.notes.note("not-modelled", self.core.site(), what="network", assumed=nodes)
 
     def _note(self, code: str, index: int, site: int, **more: int | str) -> None:
         if (code, index) not in self.said:
