@@ -64,6 +64,7 @@ help:
 	@echo "make differential-kernels   400 random Triton kernels, half of them with a fault; a minute"
 	@echo "make differential-compiled  60 random functions compiled by torch.compile, beside the same uncompiled; a few minutes"
 	@echo "make docs             the documentation, in site/"
+	@echo "make pages            what is generated in docs/: the checks' pages, the figures"
 	@echo "make experiment-pages the experiments' pages of the documentation, from runs of them; takes long"
 	@echo "make experiments      every experiment in its small form, on two emulated V100"
 	@echo "make dist             sdist and wheel, and the wheel at work in an empty environment"
@@ -262,6 +263,15 @@ race-oracle: environment
 # ARGS="--seed 7 --one 112" runs one schedule of a seed again.
 faults: environment
 	$(RUN) tools/faults $(ARGS)
+
+# The checks' pages from their docstrings, and the figures in docs/figures/ into the pages that show them.
+pages: environment
+	$(RUN) tools/docs/check_pages.py
+	$(RUN) tools/docs/figures.py
+
+# What changes/ says of the next release.
+changelog: environment
+	$(RUN) tools/docs/changelog.py
 
 docs: environment
 	@PYTHON="$(PYTHON)" tools/environment $(VENV) docs $(TORCH)
