@@ -154,5 +154,5 @@ def test_links_lead_somewhere():
 
 def test_programs_are_python():
     for page, text in EVERY_PAGE:
-        for program in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        for _, program in re.findall(r"^ *(`{3,})python\n(.*?)^ *\1$", text, re.DOTALL | re.MULTILINE):
             compile(textwrap.dedent(program), str(page), "exec")

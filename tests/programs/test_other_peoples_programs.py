@@ -163,7 +163,7 @@ def test_a_checkout_that_is_missing_is_cloned_and_named(tmp_path, monkeypatch):
     commit = program_packages.commit_of(sources / "some")
     assert len(commit) == 7
     row = programs.Row("some", "trains", "V100", ("train.py",), checkout="who/some", folder=".")
-    assert f"| who/some@{commit} |" in programs.line_of(row, programs.Outcome("runs"), sources)
+    assert programs.entry(row, programs.Outcome("runs"), sources)["packages"] == f"who/some@{commit}"
 
 
 def test_without_a_network_one_package_is_tried(monkeypatch, capfd):

@@ -1,4 +1,4 @@
-"""Run programs that others wrote on emulated GPUs, and write docs/programs.md.
+"""Run programs that others wrote on emulated GPUs, and write docs/figures/programs.json and docs/programs.md.
 
     python tools/programs/programs.py                        every program of programs.toml that packages alone give
     python tools/programs/programs.py --sources DIR          those of git checkouts too: DIR/examples, DIR/nanoGPT, ...
@@ -27,6 +27,7 @@ import tempfile
 import threading
 import time
 import tomllib
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,10 +37,11 @@ import psutil
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path.insert(0, str(HERE))
+sys.path[:0] = str(HERE), str(ROOT)
 
 from program_data import MAKERS  # noqa: E402
 from program_packages import clone, commit_of, folders_of, install, version_of  # noqa: E402
+from tools.docs import figures  # noqa: E402
 
 TABLE = HERE / "programs.toml"
 SCRIPTS = HERE / "scripts"
@@ -59,25 +61,24 @@ GRACE_S = 10
 
 HEAD = """# Programs that others wrote
 
-`make programs` runs the programs below, unchanged, on emulated GPUs and writes this table. Packages are installed into
-a separate environment (2 GB). `make programs ARGS="--sources DIR --clone"` also runs programs that need a git checkout,
-and clones those that DIR lacks from GitHub. All data is generated locally. `tools/programs/programs.toml` has each
-program's command and says how its success is judged: it must succeed and print what the row expects.
+The programs below run unchanged on emulated GPUs; where they print losses that can be compared, those equal the
+CPU's. [The data](figures/programs.json) have what each does, its GPUs, its packages with their versions, the step's
+time and the peak of memory (both modelled), and the findings.
 
-Step time (the median of the optimizer's steps after the first) and peak memory (of the fullest GPU) are modelled.
-Findings are those of the checks, without notes that have no measurable cost. `torch` is the version that the row ran
-on. torchvision is published for CUDA builds of torch, so programs that need it run with `make programs TORCH=2.14.1`.
-If its Python part is enough (`torchvision-python`), that part and the packages that need torchvision are installed in a
-folder that only the rows naming it can see. Rows that say "equal to the CPU's" compare losses with a run on the CPU.
-`make programs-compiled` runs the rows called "compiled", with Triton; torchtitan needs PyTorch 2.14 (`make programs
-TORCH=2.14.1`). Triton's tutorials compare their own results with PyTorch's. If both runs say how long a step takes on
-this machine, the row shows real and processor time beside the CPU's. Such a row fails if it takes more than four times
-the CPU's processor time: steps of a millisecond, such as those of the documents' networks, are mostly the emulation's
-own work, and most do. Programs in `tools/programs/programs.toml` that are missing below have not been run with this
-version.
+## Repeat it
 
-| program | what it does | GPUs | torch | packages | outcome | step | peak | findings |
-|---|---|---|---|---|---|---|---|---|
+`make programs` runs them, in an environment of its own (2 GB), writes the data and this page, and keeps what an
+earlier run said of programs that it did not run. All inputs are generated locally. `tools/programs/programs.toml` has
+each program's command and says how its success is judged: it must succeed and print what its row expects.
+
+- `make programs ARGS="--sources DIR --clone"` also runs those that need a git checkout, and clones what DIR lacks.
+- `make programs TORCH=2.14.1` runs those that need torchvision, which is published for CUDA builds of torch, and
+  torchtitan. If torchvision's Python part is enough, that part is installed in a folder that only the programs naming
+  it can see.
+- `make programs-compiled` runs those called "compiled", with Triton. Triton's tutorials compare their own results
+  with PyTorch's. A program that says how long a step takes on this machine fails if that is more than four times the
+  CPU's processor time: steps of a millisecond are mostly the emulation's own work.
+
 """
 
 
@@ -364,37 +365,58 @@ def _duration(nanoseconds: float) -> str:
 # ---------------------------------------------------------------------- the page
 
 
-def line_of(row: Row, outcome: Outcome, sources: Path | None = None) -> str:
-    """The row of the table in docs/programs.md."""
+SECTIONS = {
+    "equal": "Run, with losses equal to the CPU's or the uncompiled program's",
+    "runs": "Run, and do what they should",
+    "fails": "Fail",
+}
+
+
+def page(rows: Mapping[str, Mapping[str, str]]) -> str:
+    """docs/programs.md: the programs by outcome, and of those that fail what happened."""
+    names: dict[str, list[str]] = {section: [] for section in SECTIONS}
+    for row in rows.values():
+        name = row["program"] + (f" ({row['gpus']})" if row["gpus"][0].isdigit() else "")
+        if row["outcome"].startswith("fails"):
+            names["fails"].append(f"\n- {name}: {row['outcome'].removeprefix('fails: ')}")
+        else:
+            equal = " equal to the " in row["outcome"] or row["what"].endswith("equal to the CPU's")
+            names["equal" if equal else "runs"].append(name)
+    parts = [
+        f"## {title}\n\n" + ("" if key == "fails" else "; ").join(names[key]).lstrip()
+        for key, title in SECTIONS.items()
+    ]
+    return HEAD + "\n\n".join(part for part in parts if not part.endswith("\n\n")) + "\n"
+
+
+def entry(row: Row, outcome: Outcome, sources: Path | None = None) -> dict[str, str]:
+    """A program's figures."""
     found = [f"{name} {version_of(name) or ''}".strip() for name in row.packages]
     commit = commit_of(sources / row.checkout.split("/")[1]) if sources is not None and row.checkout else ""
     origin = [f"{row.checkout}@{commit}" if commit else row.checkout] if row.checkout else []
-    cells = [
-        row.name,
-        row.what,
-        row.gpus,
-        importlib.metadata.version("torch"),
-        ", ".join([*origin, *found]) or "-",
-        str(outcome),
-        outcome.step or "-",
-        outcome.peak or "-",
-        outcome.findings or "-",
-    ]
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return {
+        "program": row.name,
+        "what": row.what,
+        "gpus": row.gpus,
+        "torch": importlib.metadata.version("torch"),
+        "packages": ", ".join([*origin, *found]) or "-",
+        "outcome": str(outcome),
+        "step": outcome.step or "-",
+        "peak": outcome.peak or "-",
+        "findings": outcome.findings or "-",
+    }
 
 
-def write(results: dict[str, tuple[Row, Outcome]], every: list[Row], sources: Path | None = None) -> None:
-    """Write the page; rows that were not run now keep what an earlier run left there."""
-    before = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-    kept = {line.split(" | ")[0].removeprefix("| "): line for line in before.splitlines() if line.startswith("| ")}
-    lines = []
-    for row in every:
-        known = kept.get(row.name)
-        if row.name in results and not (known and results[row.name][1].word == IDLE):
-            lines.append(line_of(*results[row.name], sources))
-        elif known:
-            lines.append(known)
-    PAGE.write_text(HEAD + "\n".join(lines) + "\n", encoding="utf-8")
+def write(results: dict[str, tuple[Row, Outcome]], sources: Path | None = None) -> None:
+    """Write the figures and the page; programs that were not run now keep what an earlier run left there."""
+    known = {row["program"]: key for key, row in figures.load("programs")["rows"].items()}
+    ran = {
+        known.get(row.name, re.sub(r"[^\w-]+", "-", row.name.lower()).strip("-")): entry(row, outcome, sources)
+        for row, outcome in results.values()
+        if outcome.word != IDLE
+    }
+    figures.record("programs", ran)
+    PAGE.write_text(page(figures.load("programs")["rows"]), encoding="utf-8")
 
 
 def main() -> int:
@@ -422,7 +444,7 @@ def main() -> int:
     results: dict[str, tuple[Row, Outcome]] = {}
     begin = time.monotonic()
     try:
-        _run_all(chosen, versions, options, results, every)
+        _run_all(chosen, versions, options, results)
     except KeyboardInterrupt:
         print(f"\nStopped after {_counted(results)}; docs/programs.md has what was done.", file=sys.stderr)
         return 130
@@ -435,7 +457,6 @@ def _run_all(
     versions: dict[str, str],
     options: argparse.Namespace,
     results: dict[str, tuple[Row, Outcome]],
-    every: list[Row],
 ) -> None:
     """Fetch what is missing, then run one row after the other; `results` and the page grow with each."""
     refused = {}
@@ -455,7 +476,7 @@ def _run_all(
             told = [outcome.step and f"step {outcome.step}", outcome.peak and f"peak {outcome.peak}", outcome.findings]
             took = f"({time.monotonic() - begin:.0f} s)"
             print(f"{row.name:48} {row.gpus:7} {outcome}", *filter(None, told), took, sep="  ", flush=True)
-        write(results, every, options.sources)
+        write(results, options.sources)
 
 
 def log_of(row: Row, logs: Path) -> Path:
