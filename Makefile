@@ -158,21 +158,21 @@ differential: environment
 	$(RUN) tools/differential_trainer $(ARGS)
 
 bench: environment
-	$(RUN) benchmarks/bench_overhead.py $(ARGS)
-	$(RUN) -W ignore benchmarks/bench_ranks.py
+	$(RUN) -m benchmarks.bench_overhead $(ARGS)
+	$(RUN) -W ignore -m benchmarks.bench_ranks
 
 bench-train:
 	@PYTHON="$(PYTHON)" tools/environment .venv-bench torch,report,bench $(TORCH)
-	.venv-bench/bin/python benchmarks/bench_train.py $(ARGS)
+	.venv-bench/bin/python -m benchmarks.bench_train $(ARGS)
 
 bench-compiled: environment-compile
-	.venv-$(OF)compile/bin/python benchmarks/bench_compiled.py $(ARGS)
+	.venv-$(OF)compile/bin/python -m benchmarks.bench_compiled $(ARGS)
 
 bench-operators: environment
-	$(RUN) benchmarks/bench_operators.py $(ARGS)
+	$(RUN) -m benchmarks.bench_operators $(ARGS)
 
 bench-report: environment
-	$(RUN) benchmarks/bench_report.py $(ARGS)
+	$(RUN) -m benchmarks.bench_report $(ARGS)
 
 calibrate: environment
 	OMP_NUM_THREADS=1 $(RUN) tools/calibration/calibrate.py $(ARGS)
@@ -200,7 +200,7 @@ accuracy-compiled:
 	.venv-compiled-images/bin/python tools/calibration/accuracy_models.py compiled $(ARGS)
 
 bench-memory: environment
-	$(RUN) benchmarks/bench_memory.py $(ARGS)
+	$(RUN) -m benchmarks.bench_memory $(ARGS)
 
 # ARGS="--snapshots DIR" replays what git clones in DIR hold, --trainings runs a recorded program again; docs/memory.md.
 snapshots: environment

@@ -1,6 +1,6 @@
 """What a step of small compiled programs costs on this machine: PyTorch's own part of it, and that of the emulation.
 
-    python benchmarks/bench_compiled.py [--rounds N] [--only NAME]
+    python -m benchmarks.bench_compiled [--rounds N] [--only NAME] [--record]
 
 The documents' programs (`tools/programs/scripts/document.py`), each in five forms: on plain CPU, compiled there by the
 backend "aot_eager" (the same graphs, guards and autograd wrappers, and the CPU's operators) and by Inductor, emulated
@@ -23,9 +23,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from tools.docs import figures
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "tools" / "programs" / "scripts" / "document.py"
+COLUMNS = ("aot", "inductor", "emulated", "compiled")  # of the forms after the first one, in the figures
 SECONDS = re.compile(r"seconds a step: processor ([\d.]+), real ([\d.]+)")
 
 
@@ -83,14 +85,18 @@ def measured(program: Program, form: str, folder: str) -> Step:
     return max(found)
 
 
-def compare(name: str, program: Program, rounds: int, folder: str) -> None:
-    """Print a program's rows: of its processor time, and of its real time."""
+def compare(name: str, program: Program, rounds: int, folder: str) -> dict[str, str]:
+    """Print a program's rows, of its processor time and of its real time; both as the figures have them."""
+    told: dict[str, list[str]] = {column: [] for column in COLUMNS}
     steps = [{form: measured(program, form, folder) for form in FORMS} for _ in range(rounds)]
     for kind, time in enumerate(Step._fields):
         plain = statistics.median(one["CPU"][kind] for one in steps) * 1e3
-        ratios = (statistics.median(one[form][kind] / one["CPU"][kind] for one in steps) for form in FORMS)
+        ratios = [statistics.median(one[form][kind] / one["CPU"][kind] for one in steps) for form in FORMS]
         columns = "".join(f"{ratio:>{len(form) + 2}.2f}" for form, ratio in list(zip(FORMS, ratios, strict=True))[1:])
         print(f"{name:24} {time:9} {plain:6.2f} ms{columns}", flush=True)
+        for column, ratio in zip(COLUMNS, ratios[1:], strict=True):
+            told[column].append(f"{ratio:.2f}")
+    return {"program": name} | {column: " / ".join(both) for column, both in told.items()}
 
 
 def main() -> None:
@@ -98,15 +104,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds a program (5)")
     parser.add_argument("--only", default="", help="a part of the names of programs")
-    options = parser.parse_args()
+    parser.add_argument("--record", action="store_true", help="write docs/figures/compiled-overhead.json")
+    options, rows = parser.parse_args(), {}
     chosen = {name: program for name, program in PROGRAMS.items() if options.only in name}
     if not chosen:
         parser.error(f"no program's name contains {options.only!r}: choose among {', '.join(PROGRAMS)}")
     print(f"torch {torch.__version__}, 1 thread a process, {options.rounds} interleaved rounds, medians")
     print(f"{'program':24} {'time':9} {'CPU':>9}" + "".join(f"  {form}" for form in list(FORMS)[1:]), flush=True)
+    known = figures.load("compiled-overhead")["rows"]
     with tempfile.TemporaryDirectory(prefix="windtunnel-compiled-", ignore_cleanup_errors=True) as folder:
         for name, program in chosen.items():
-            compare(name, program, options.rounds, folder)
+            key = next((key for key, row in known.items() if row["program"] == name), name)
+            rows[key] = compare(name, program, options.rounds, folder)
+    if options.record:
+        figures.record("compiled-overhead", rows)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Peak memory of stock models, with what it is made of: ResNet-50, bert-large and GPT-2 on stock PyTorch, without data.
 
 Every number is modelled: the allocator is PyTorch's, what the operators take is a model of the CUDA kernels. Run as
-`make bench-memory`, or `python benchmarks/bench_memory.py --gpu H100 --models gpt2 --batches 8 32`.
+`make bench-memory`, or `python -m benchmarks.bench_memory --gpu H100 --models gpt2 --batches 8 32`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
+from tools.docs import figures
 from torch import nn
 from torch.nn import functional as F
 
@@ -191,13 +192,22 @@ def main() -> None:
     parser.add_argument("--gpu", default="A100-SXM4-40GB")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--batches", nargs="+", type=int, default=[4, 16])
+    parser.add_argument("--record", action="store_true", help="write docs/figures/memory-models.json")
     arguments = parser.parse_args()
     begin = time.perf_counter()
     print(f"EMULATED {arguments.gpu}, modelled; MiB at the peak of {STEPS} steps; PyTorch {torch.__version__}")
+    found: dict[str, dict[str, int]] = {}
     for cells in rows(arguments):
         widths = (11, 5, 7, 9, 12, 8, *(max(9, len(c)) for c in CATEGORIES))
         print("  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)), flush=True)
+        name, batch, numbers, optimizer, peak, reserved = cells[:6]
+        if optimizer == "Adam" and reserved:
+            columns = ("peak", "reserved") if numbers == "FP32" else ("amp", "amp-reserved")
+            row = found.setdefault(f"{name[0].lower()}{batch}", {})
+            row |= dict(zip(columns, (int(peak), int(reserved)), strict=True))
     print(f"{time.perf_counter() - begin:.0f} s")
+    if arguments.record:
+        figures.record("memory-models", found)
 
 
 if __name__ == "__main__":

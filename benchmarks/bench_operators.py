@@ -1,20 +1,18 @@
 """How many operators a second are emulated, and that their predicted time grows linearly with their number.
 
-    python benchmarks/bench_operators.py              # 10^4, 10^5 and 10^6 operators
-    python benchmarks/bench_operators.py 1000 5000    # other numbers
+    python -m benchmarks.bench_operators              # 10^4, 10^5 and 10^6 operators; --record writes the figures
+    python -m benchmarks.bench_operators 1000 5000    # other numbers
 
 The program adds a number to a small tensor again and again; `machine` is the same work given to the machine alone.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 import torch
+from tools.docs import figures
 
 from windtunnel import emulate, gpus
 from windtunnel.machine.memory.settings import Settings
@@ -22,7 +20,7 @@ from windtunnel.session import build_machine
 from windtunnel.trace.operation import Signature
 from windtunnel.trace.trace import Trace
 
-NUMBERS = (10_000, 100_000, 1_000_000)
+FIGURES = {10_000: "thousands", 100_000: "hundred-thousand", 1_000_000: "million"}
 GPU = "V100"
 
 
@@ -51,16 +49,25 @@ def machine(operators: int) -> tuple[float, int]:
 
 def main() -> None:
     """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("numbers", nargs="*", type=int, default=list(FIGURES))
+    parser.add_argument("--record", action="store_true", help="write docs/figures/operators.json")
+    options, rows = parser.parse_args(), {}
     torch.set_num_threads(1)
     program(1000)
     columns = ("operators", 10), ("program, a second", 18), ("without data", 14), ("machine, a second", 18)
     print(*(f"{name:>{width}}" for name, width in (*columns, ("predicted, an operator", 24))))
-    for operators in map(int, sys.argv[1:] or NUMBERS):
+    for operators in options.numbers:
         (per_s, ns), (dataless_per_s, _) = program(operators), program(operators, no_data=True)
         alone_per_s, _ = machine(operators)
         print(
             f"{operators:>10,} {per_s:>18,.0f} {dataless_per_s:>14,.0f} {alone_per_s:>18,.0f} {ns:>21,} ns", flush=True
         )
+        if operators in FIGURES:
+            speeds = {"with": per_s, "without": dataless_per_s, "alone": alone_per_s}
+            rows[FIGURES[operators]] = {name: round(speed) for name, speed in speeds.items()}
+    if options.record:
+        figures.record("operators", rows)
 
 
 if __name__ == "__main__":

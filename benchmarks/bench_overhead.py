@@ -1,6 +1,6 @@
 """What emulation costs: ratios of emulated to plain CPU time, interleaved, medians.
 
-    python benchmarks/bench_overhead.py [--rounds N]
+    python -m benchmarks.bench_overhead [--rounds N] [--record]
 
 Five programs: `add_` on a small tensor, a number fetched from it, a training step of an MLP (batch 128), one of the
 documents' small network (13-16-32-1), and one of a ResNet-18-like network (batch 8, 64x64). The last runs again with
@@ -20,6 +20,7 @@ from collections.abc import Callable
 from operator import truediv
 
 import torch
+from tools.docs import figures
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -143,6 +144,10 @@ PROGRAMS: dict[str, tuple[Callable[[str], Callable[[], None]], int]] = {
 }
 
 
+FIGURES = dict(zip(PROGRAMS, ("add", "item", "documents", "mlp", "resnet", "resnet-foreach"), strict=True))
+"""The programs' rows in docs/figures/overhead.json."""
+
+
 class Empty(TorchDispatchMode):
     """A dispatch mode that hands every operator on."""
 
@@ -155,7 +160,9 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds a program (15)")
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--record", action="store_true", help="write docs/figures/overhead.json")
+    options = parser.parse_args()
+    rounds, rows = options.rounds, {}
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, 1 thread, {rounds} interleaved rounds, medians")
     print(
@@ -182,6 +189,14 @@ def main() -> None:
             f" {middle:6.2f}x {low:6.2f}-{high:<6.2f} {statistics.median(map(truediv, empty, plain)):10.2f}x"
             f" {statistics.median(map(truediv, emulated, empty)):6.2f}x"
         )
+        rows[FIGURES[name]] = {
+            "ratio": round(middle, 2),
+            "spread": [round(low, 2), round(high, 2)],
+            "empty": round(statistics.median(map(truediv, empty, plain)), 2),
+            "own": round(statistics.median(map(truediv, emulated, empty)), 2),
+        }
+    if options.record:
+        figures.record("overhead", rows)
 
 
 if __name__ == "__main__":

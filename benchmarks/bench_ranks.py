@@ -1,6 +1,6 @@
 """What it costs that ranks compare their calls and keep a record of them: ratios of processor time, with and without.
 
-    python benchmarks/bench_ranks.py [--rounds N]
+    python -m benchmarks.bench_ranks [--rounds N] [--record]
 
 Two ranks train with DistributedDataParallel, in blocks of steps that are measured in turn: with everything by which
 `windtunnel run` finds what goes wrong between ranks, and without any of it, where ranks only agree on when a collective
@@ -24,7 +24,8 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from bench_overhead import Block, stock_clock
+from benchmarks.bench_overhead import Block, stock_clock
+from tools.docs import figures
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -146,6 +147,7 @@ def main() -> None:
     """Start the ranks, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=60, help="interleaved pairs of blocks a program (60)")
+    parser.add_argument("--record", action="store_true", help="write docs/figures/ranks.json")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.rank is not None:
@@ -157,7 +159,7 @@ def main() -> None:
     shared = {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(
-            [sys.executable, __file__, "--rank", str(rank), "--rounds", str(chosen.rounds)],
+            [sys.executable, "-m", "benchmarks.bench_ranks", "--rank", str(rank), "--rounds", str(chosen.rounds)],
             env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE, text=True,
         )
@@ -170,12 +172,21 @@ def main() -> None:
         f"torch {torch.__version__}, {RANKS} ranks, {chosen.rounds} interleaved pairs of blocks, medians of both ranks"
     )
     print(f"{'program':32} {'without':>10} {'with':>10} {'ratio':>7} {'quartiles':>14}")
+    rows = {}
     told = [json.loads(output.splitlines()[-1]) for output in outputs]
-    for name in PROGRAMS:
+    for key, name in zip(("mlp", "encoder", "residual", "nothing"), PROGRAMS, strict=True):
         pairs = [pair for one in told for pair in one[name]]
         low, middle, high = statistics.quantiles((on / off for off, on in pairs), n=4)
         off, on = (statistics.median(column) * 1e6 for column in zip(*pairs, strict=True))
         print(f"{name:32} {off:8.0f}us {on:8.0f}us {middle:6.3f}x {low:6.3f}-{high:<6.3f}")
+        rows[key] = {
+            "without": float(f"{off / 1e3:.3g}"),
+            "with": float(f"{on / 1e3:.3g}"),
+            "ratio": round(middle, 3),
+            "spread": [round(low, 3), round(high, 3)],
+        }
+    if chosen.record:
+        figures.record("ranks", rows)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """How large the HTML report of a long run is, how long it takes to write, and to open in headless Chromium.
 
-python benchmarks/bench_report.py                    # 100,000 operations
-python benchmarks/bench_report.py --operations 300000
+python -m benchmarks.bench_report --record           # 100,000 operations, and their figures
+python -m benchmarks.bench_report --operations 300000
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import psutil
+from tools.docs import figures
 
 from windtunnel import checks
 from windtunnel.reports import html
@@ -86,7 +87,9 @@ def main() -> None:
     """Print size and times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--operations", type=int, default=100_000)
-    trace = run_of(parser.parse_args().operations)
+    parser.add_argument("--record", action="store_true", help="write docs/figures/report-page.json")
+    options = parser.parse_args()
+    trace = run_of(options.operations)
     begin = time.perf_counter()
     findings = checks.run(trace)
     checked = time.perf_counter()
@@ -100,6 +103,15 @@ def main() -> None:
     rows = opened(page)
     for label, seconds, processor in [*rows, ("all", sum(row[1] for row in rows), sum(row[2] for row in rows))]:
         print(f"{label}: {seconds:.2f} s, {processor:.2f} s of processor time")
+    if options.record:
+        values = {
+            "size": f"{len(page.encode()) / 1e6:.2f} MB",
+            "open": f"{rows[0][2]:.2f} s",
+            "scroll": f"{sum(row[2] for row in rows):.2f} s",
+            "checks": f"{checked - begin:.2f} s",
+            "write": f"{written - checked:.2f} s",
+        }
+        figures.record("report-page", {name: {"value": value} for name, value in values.items()})
 
 
 if __name__ == "__main__":

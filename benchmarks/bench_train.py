@@ -6,7 +6,7 @@ a change of the machine's speed hits all. Printed: the median over the rounds of
 With --emulated the same is asked of an emulated V100, in modelled time: a loop with `loss.item()` in every step and
 pageable copies against the Trainer.
 
-    python benchmarks/bench_train.py [--rounds 9] [--clock cpu] [--json FILE] [--startup] [--emulated]
+    python -m benchmarks.bench_train [--rounds 9] [--clock cpu] [--json FILE] [--record] [--startup] [--emulated]
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ if "--emulated" not in sys.argv:
 
 import torch
 from rich.console import Console
+from tools.docs import figures
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -209,6 +210,9 @@ CONTENDERS: dict[str, tuple[str | None, Callable[[Case], Run]]] = {
     "Lightning, defaults": ("lightning", functools.partial(lightning, quiet=False)),
     "Keras (torch backend)": ("keras", keras),
 }
+ROWS = "bare", "slices", "loader", "tensors", "fused", "accelerate", "lightning-off", "lightning", "keras"
+FIGURES = dict(zip(CONTENDERS, ROWS, strict=True))
+"""The contenders' rows in docs/figures/trainer.json."""
 
 
 def measure(case: Case, rounds: int, clock: Callable[[], float]) -> dict[str, list[float]]:
@@ -317,6 +321,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: time of this process alone")
     parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--record", action="store_true", help="write docs/figures/trainer.json")
     parser.add_argument("--emulated", action="store_true", help="only the modelled comparison on an emulated V100")
     parser.add_argument("--startup", action="store_true", help="also time the start of a fresh process")
     arguments = parser.parse_args()
@@ -333,7 +338,8 @@ def main() -> None:
     print(f"torch {torch.__version__}, CPU, 1 thread, measured ({arguments.clock} clock)")
     print(f"not installed: {', '.join(missing) or 'none'}")
     results: dict[str, object] = {"torch": torch.__version__, "missing": missing}
-    for case in cases():
+    rows: dict[str, dict[str, str]] = {}
+    for column, case in zip(("mlp", "dataset", "conv"), cases(), strict=True):
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
             times = measure(case, arguments.rounds, clock)
         base = times["bare loop, DataLoader"]
@@ -345,6 +351,7 @@ def main() -> None:
             low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
             spread = f"{low:.2f} .. {high:.2f}"
             print(f"{name:24} {statistics.median(values) * 1e6:10.0f} {middle:7.2f} {spread:>15}")
+            rows.setdefault(FIGURES[name], {})[column] = f"{statistics.median(values) * 1e6:.0f} ({middle:.2f})"
             results[case.name][name] = {"us": statistics.median(values) * 1e6, "ratio": middle}  # type: ignore[index]
     if arguments.startup:
         seconds = startup()
@@ -353,6 +360,8 @@ def main() -> None:
         print("beyond import torch: " + ", ".join(f"{name} {value:.2f} s" for name, value in beyond.items()))
         print("(the bare first step is PyTorch's own: making an optimizer imports torch._dynamo)")
         results["startup"] = seconds
+    if arguments.record:
+        figures.record("trainer", rows)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(results, file, indent=1)

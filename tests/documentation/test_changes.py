@@ -67,6 +67,7 @@ def test_the_changelog_has_one_entry_a_version_and_fragments_are_sentences() -> 
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     versions = [line.split()[1] for line in text.splitlines() if line.startswith("## ")]
     assert versions == sorted(set(versions), reverse=True)
+    assert max(len(entry.split()) for entry in text.split("\n## ")) < 600, "a change has a file of its own in changes/"
     for path in changelog.fragments(ROOT):
         fragment = path.read_text(encoding="utf-8")
         assert fragment.startswith("**"), path

@@ -16,7 +16,7 @@ GENERATED = {"conformance.md", "conformance-suites.md", "mission.md", "programs.
 PAGES = [page for page in figures.pages() if page.name not in GENERATED]
 STATED = tomllib.loads((figures.FOLDER / "stated.toml").read_text(encoding="utf-8"))
 MEASURED = re.compile(
-    r"(?<![\w.,/-])[+±-]?\d[\d,.]*(?:(?: to | and |–)\d[\d,.]*)? ?(?:%|[mµn]?s\b|seconds\b|minutes\b|times\b|tau\b)"
+    r"(?<![\w.,/-])[+±-]?\d[\d,.]*(?:(?: to | and |–)\d[\d,.]*)?\s?(?:%|[mµn]?s\b|seconds\b|minutes\b|times\b|tau\b)"
 )
 """A share, a time or a factor: what a command prints rather than what a program is told."""
 
@@ -56,6 +56,7 @@ def test_a_number_in_prose_is_found() -> None:
 def test_a_figure_says_where_it_is_from(name: str) -> None:
     data = figures.load(name)
     assert list(data) == [*figures.ORIGIN, "columns", "rows"]
+    assert not set(figures.ORIGIN) & set(data["columns"]) - {"command"}
     for row in data["rows"].values():
         origin = {**data, **row}
         assert re.fullmatch(r"\d{4}-\d\d-\d\d|unknown", origin["date"])
