@@ -117,7 +117,7 @@ def test_policy(session):
     with wt.policy("error"):
         with pytest.raises(UsageError, match="place the data there first"):
             wt.to(tensor, wt.gpu(0))
-        with pytest.raises(UsageError, match=r"us\.to copies"):
+        with pytest.raises(UsageError, match=r"wt\.to copies"):
             wt.to(nn.Linear(1, 1), wt.gpu(0))
         assert wt.to(tensor, wt.cpu()) is tensor
     assert wt.to(tensor, wt.gpu(0)).device == wt.gpu(0)
@@ -127,7 +127,7 @@ def test_policy(session):
 
 def test_policy_without_a_block_stays_until_the_next(session):
     former = wt.policy("error")
-    with pytest.raises(UsageError, match=r"us\.to copies"):
+    with pytest.raises(UsageError, match=r"wt\.to copies"):
         wt.to(torch.ones(1), wt.gpu(0))
     former.__exit__(None, None, None)
     assert wt.to(torch.ones(1), wt.gpu(0)).device == wt.gpu(0)

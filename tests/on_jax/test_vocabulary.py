@@ -52,7 +52,7 @@ def test_the_policy_watches_copies(session):
     x = jnp.ones(3)
     with (
         wt.policy("error"),
-        pytest.raises(UsageError, match=r"us\.to copies 12 bytes from cuda:0 to cuda:1"),
+        pytest.raises(UsageError, match=r"wt\.to copies 12 bytes from cuda:0 to cuda:1"),
     ):
         wt.to(x, wt.gpu(1))
     with wt.policy("warn"), pytest.warns(wt.DeviceCopyWarning):

@@ -397,7 +397,7 @@ def test_a_policy_may_be_used_again():
 
 
 def test_copies_obey_the_policy(session):
-    with wt.policy("error"), pytest.raises(UsageError, match=r"us\.copy copies 4 bytes from cpu to cuda:0"):
+    with wt.policy("error"), pytest.raises(UsageError, match=r"wt\.copy copies 4 bytes from cpu to cuda:0"):
         wt.copy(torch.ones(1), wt.gpu(0))
     wt.copy(torch.ones(1, device="cuda"), wt.gpu(0))
 
