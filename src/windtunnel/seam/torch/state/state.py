@@ -27,6 +27,7 @@ from windtunnel.seam.torch.state.history import History
 from windtunnel.seam.torch.state.host_guard import HostGuard
 from windtunnel.seam.torch.state.kernel_buffers import KernelBuffers
 from windtunnel.seam.torch.state.late import Late
+from windtunnel.seam.torch.state.loaded import Loaded
 from windtunnel.seam.torch.state.memory import Memory
 from windtunnel.seam.torch.state.notes import Notes
 from windtunnel.seam.torch.state.observers import Observers
@@ -154,7 +155,8 @@ class State(Core):
         self.order = Order(self, Unfilled(self.notes))
         self.history = History(self, self.observers)
         self.ranks = Ranks(self, self.notes)
-        self.memory = Memory(self, host_allocator, self.notes, self.history, self.ranks)
+        self.loaded = Loaded(self.observers)
+        self.memory = Memory(self, host_allocator, self.notes, self.history, self.ranks, self.loaded)
         self.guard = HostGuard(self, self.memory, host_memory_limit, no_data)
         self.room = self.guard.room
         self.kernels = KernelBuffers(self.memory.out_of_memory, self.memory.lt_workspace)
