@@ -23,6 +23,7 @@ def checkpoint(session: Session, tmp_path: Path) -> Path:
     path = tmp_path / "state.pt"
     torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, path)
     del net, optimizer
+    torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(64 * MIB / torch.cuda.get_device_properties(0).total_memory)
     return path

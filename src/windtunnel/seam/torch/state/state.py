@@ -155,8 +155,7 @@ class State(Core):
         self.order = Order(self, Unfilled(self.notes))
         self.history = History(self, self.observers)
         self.ranks = Ranks(self, self.notes)
-        self.loaded = Loaded(self.observers)
-        self.memory = Memory(self, host_allocator, self.notes, self.history, self.ranks, self.loaded)
+        self.memory = Memory(self, host_allocator, self.notes, self.history, self.ranks, Loaded(self.observers))
         self.guard = HostGuard(self, self.memory, host_memory_limit, no_data)
         self.room = self.guard.room
         self.kernels = KernelBuffers(self.memory.out_of_memory, self.memory.lt_workspace)

@@ -20,7 +20,7 @@ def patches(state: State) -> list[Patch]:
 
     @functools.wraps(stock)
     def load(*args: object, **kwargs: object) -> object:
-        with state.loaded.loading(state.site()):
+        with state.memory.loaded.loading(state.site()):
             return stock(*args, **kwargs)
 
     return [Patch(torch, "load", load)]
