@@ -217,3 +217,41 @@ def test_a_large_tensor_of_one_number_takes_no_memory_of_the_host(factory: str, 
         sizes.append(tensor.nbytes)
         del tensor
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < sizes[0] // 1024 // 4
+
+
+def test_a_prompt_has_no_padding_and_its_mask_is_full(session) -> None:
+    """How `transformers` makes the mask of a prompt that it does not know, and drops one that masks nothing."""
+    prompt, pad, end = torch.randint(3, 512, (2, 12), device="cuda"), torch.tensor(0).cuda(), torch.tensor([2]).cuda()
+    usable = torch.isin(prompt, pad).any() * ~torch.isin(end, pad).any()
+    mask = prompt.ne(pad).long() * usable + torch.ones(2, 12, dtype=torch.long, device="cuda") * ~usable
+    assert not torch.any(mask[:, -1] == 0).item()
+    assert (mask == 1).all()
+    assert [one["what"] for one in assumed(session)] == ["sought", "sought"]
+
+
+def test_a_mask_of_ones_like_an_unknown_prompt_is_known(session) -> None:
+    mask = torch.ones_like(torch.randint(3, 512, (2, 12), device="cuda"))
+    assert (mask == 1).all()
+    assert mask.sum().item() == 24
+    assert assumed(session) == []
+
+
+@pytest.mark.parametrize("end", [None, 2])
+def test_generation_goes_on_to_the_last_token(session, end: int | None) -> None:
+    tokens, unfinished = torch.randint(3, 512, (2, 4), device="cuda"), torch.ones(2, dtype=torch.long, device="cuda")
+    for length in range(5, 9):
+        logits = torch.randn(2, 512, device="cuda")
+        tokens = torch.cat([tokens, torch.multinomial(logits.softmax(-1), 1)], dim=1)
+        done = torch.full((2,), length == 8, device="cuda")
+        if end is not None:
+            done = done | torch.isin(tokens[:, -1], torch.tensor([end], device="cuda"))
+        unfinished = unfinished & ~done
+        assert bool(unfinished.max() == 0) == (length == 8)
+
+
+def test_bits_are_combined_as_bits(session) -> None:
+    finite = torch.isnan(torch.randn(4, device="cuda"))  # assumed: none
+    flags = finite.long() + 6
+    assert (flags & 3).max().item() == 2
+    assert (flags | 1).min().item() == 7
+    assert (~flags).min().item() == -7

@@ -223,8 +223,10 @@ def test_a_leafs_gradient_comes_on_the_stream_of_its_first_use(session: Session,
         y = Double.apply(x) if function else x * 2
     torch.cuda.current_stream().wait_stream(side)
     (y + x).sum().backward()
+    (x * 2).sum().backward()  # `y` keeps the leaf's node
+    del y
     (x * 2).sum().backward()
-    assert seen == [side, torch.cuda.default_stream()]
+    assert seen == [side, side, torch.cuda.default_stream()]
 
 
 def test_a_view_whose_history_is_forbidden_is_read_without_asking_for_it(session: Session) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from windtunnel.analysis.snapshot_file import from_dict
 from windtunnel.analysis.what_if import outcome
-from windtunnel.machine.memory.settings import parse
+from windtunnel.machine.memory.settings import Settings, parse
 from windtunnel.trace.plain import Json
 
 SETTINGS = (
@@ -21,7 +22,7 @@ SETTINGS = (
 def replays(
     snapshot: Mapping[str, object], memory_bytes: Mapping[int, int], settings: Iterable[str] = SETTINGS
 ) -> list[Json]:
-    """The history of a memory snapshot under each of `settings`, and under its own.
+    """The history of a memory snapshot under its own settings, and under each of `settings` that is not on already.
 
     Args:
         snapshot: a snapshot that was kept from the start, as `torch.cuda.memory._snapshot()` returns it.
@@ -36,7 +37,9 @@ def replays(
     for one in from_dict(snapshot):
         if one.device not in memory_bytes:
             continue
-        for setting in (one.settings, *map(parse, settings)):
+        own = one.settings
+        others = [parse(text) for text in settings if not _is_on(text, own)]
+        for setting in (own, *others):
             row = outcome(one, setting, memory_bytes[one.device])
             found.append(
                 {
@@ -47,3 +50,8 @@ def replays(
                 }
             )
     return found
+
+
+def _is_on(text: str, own: Settings) -> bool:
+    """Whether a run had these settings, whatever it had besides."""
+    return replace(parse(text, base=own), text=own.text) == own

@@ -17,6 +17,7 @@ SENTENCES = {
     "count": "assumed: how many elements a mask has = {value}, it selects all",
     "index": "assumed: indices that the device computed, or what follows from them = {value}",
     "save": "not written: {value}, a checkpoint of tensors without values",
+    "sought": "assumed: `torch.isin` finds none of the elements that it looks for",
     "mask": "assumed: {name} selects all of {elements} elements",
 }
 

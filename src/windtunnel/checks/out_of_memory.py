@@ -16,6 +16,12 @@ ROOM = (
     "tensors alive"
 )
 FRAGMENTED = "enough memory was free, but fragmented: allocate the largest tensors first, or pad inputs to a few sizes"
+CHECKPOINT = (
+    'load checkpoints with `map_location="cpu"` (`load_state_dict` copies them to the GPU), or `del` what was loaded '
+    "before training"
+)
+MIN_LOADED = 0.01
+"""Of what is in use, the share from which on a loaded checkpoint is named, should it not have made room by itself."""
 ON_PURPOSE = "`--fault` refused the memory on purpose: check that the program recovers, or ends, as it should"
 
 
@@ -24,7 +30,8 @@ class OutOfMemory(NoteCheck):
 
     ## What it does
     Explains an out-of-memory error: how much was asked for, how much was free, and which lines held the most, when the
-    history of allocations was kept. Where the program caught the error and went on, with kernels after it, the severity
+    history of allocations was kept. A checkpoint that `torch.load` put on the GPU and that is neither a model's nor an
+    optimizer's is named without it. Where the program caught the error and went on, with kernels after it, the severity
     is `info`.
 
     ## Why it is bad
@@ -69,7 +76,10 @@ class OutOfMemory(NoteCheck):
         if refused:
             found = [one._replace(advice=ON_PURPOSE) if one.site[:2] in refused else one for one in found]
         if not len(trace.memory):
-            return [one if one.advice == ON_PURPOSE else one._replace(advice=one.advice + _hint(one)) for one in found]
+            return [
+                one if one.advice in (CHECKPOINT, ON_PURPOSE) else one._replace(advice=one.advice + _hint(one))
+                for one in found
+            ]
         return [
             finding._replace(message=finding.message + owners_words(owners(trace, finding.device, "oom", finding.site)))
             for finding in found
@@ -84,6 +94,9 @@ class OutOfMemory(NoteCheck):
         free, total = line.number("free_bytes"), line.number("memory_bytes")
         held = f", {format_bytes(line.number('allocated_bytes'))} in use" if line.number("allocated_bytes") else ""
         where = f"tried to allocate {asked} on cuda:{line.number('device')}; "
+        if _by_checkpoint(line):
+            size = format_bytes(line.number("loaded_bytes"))
+            held += f"; the checkpoint that `torch.load` put there at {line.word('loaded_at')} still holds {size}"
         if 0 < total < free:  # torch.cuda.set_per_process_memory_fraction
             return f"{where}the process may use at most {format_bytes(total)}{held}"
         of = f" of {format_bytes(total)}" if total else ""
@@ -91,10 +104,18 @@ class OutOfMemory(NoteCheck):
 
     def advice(self, line: Line) -> str:
         """What makes room, judged by what was reserved but not used."""
+        if _by_checkpoint(line):
+            return CHECKPOINT
         unused = line.number("reserved_bytes") - line.number("allocated_bytes")
         if unused >= line.number("requested_bytes") > 0:
             return FRAGMENTED
         return ROOM
+
+
+def _by_checkpoint(line: Line) -> bool:
+    """Whether a loaded checkpoint takes a part of the memory that is worth giving back."""
+    loaded = line.number("loaded_bytes")
+    return loaded > 0 and loaded >= min(line.number("requested_bytes"), MIN_LOADED * line.number("allocated_bytes"))
 
 
 def _hint(finding: Finding) -> str:

@@ -17,6 +17,7 @@ UNSUPPORTED = "operation not permitted when stream is capturing"
 INVALIDATED = "operation failed due to a previous error during capture"
 MERGE = "operation would result in a merge of separate capture sequences"
 UNJOINED = "capturing stream has unjoined work"
+IMPLICIT = "operation would make the legacy stream depend on a capturing blocking stream"
 ISOLATION = "dependency created on uncaptured work in another stream"
 CAPTURED_EVENT = "operation not permitted on an event last recorded in a capturing stream"
 ERROR_NAMES = {
@@ -24,6 +25,7 @@ ERROR_NAMES = {
     INVALIDATED: "cudaErrorStreamCaptureInvalidated",
     MERGE: "cudaErrorStreamCaptureMerge",
     UNJOINED: "cudaErrorStreamCaptureUnjoined",
+    IMPLICIT: "cudaErrorStreamCaptureImplicit",
     ISOLATION: "cudaErrorStreamCaptureIsolation",
     CAPTURED_EVENT: "cudaErrorCapturedEvent",
 }
@@ -110,20 +112,27 @@ class Capture:
 
     def wait(self, event: Event, stream: Stream) -> None:
         """A stream waits for an event of this capture, and joins it when it is not captured yet."""
+        _, clock = self._events[event.number]
+        self._join(self._line(stream), clock)
+
+    def barrier(self, first: Stream, second: Stream) -> None:
+        """`first` is captured here: `second` waits for it, and joins when it is not captured yet."""
+        self._join(self._line(second), self._clocks[self.streams.index(first)])
+
+    def _line(self, stream: Stream) -> int:
+        """The line of a stream, which joins when it is not captured yet; CUDA captures no legacy default stream."""
         if stream.capture is None:
+            if stream.index == 0:
+                raise self.fail(IMPLICIT)
             stream.capture = self
             self.streams.append(stream)
             self._counts.append(0)
             self._clocks.append({})
             self._numbers.append([])
             self._waiting.append([])
-        line = self.streams.index(stream)
-        _, clock = self._events[event.number]
-        self._join(line, clock)
-
-    def barrier(self, first: Stream, second: Stream) -> None:
-        """Both streams are captured here: `second` waits for `first`."""
-        self._join(self.streams.index(second), self._clocks[self.streams.index(first)])
+        elif stream.capture is not self:
+            raise self.fail(MERGE)
+        return self.streams.index(stream)
 
     def _join(self, line: int, clock: VectorClock) -> None:
         for other, count in clock.items():
@@ -154,12 +163,20 @@ def wait_event(event: Event, stream: Stream) -> bool:
     if event.capture is not None:
         if not event.capture.active:
             raise event.capture.error(CAPTURED_EVENT)
-        if stream.capture not in (None, event.capture):
-            raise event.capture.fail(MERGE)
         event.capture.wait(event, stream)
         return True
     if stream.capture is not None:
         if event.time_ns is not None:
             raise stream.capture.fail(ISOLATION)
         return True
+    return False
+
+
+def barrier(first: Stream, second: Stream) -> bool:
+    """Whether captures answer for a wait of `second` for all of `first`; raises CUDA's error where they forbid it."""
+    if first.capture is not None:
+        first.capture.barrier(first, second)
+        return True
+    if second.capture is not None:
+        raise second.capture.fail(ISOLATION)
     return False

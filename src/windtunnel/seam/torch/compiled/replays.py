@@ -67,7 +67,7 @@ class Replayed:
     def _replay(self, inputs: list[object], stream: Stream, moved: list[int]) -> object:
         state, local = self.state, self.state.local
         machine, device = state.machine, state.device(stream.device)
-        machine.begin_streams()
+        state.order.begin_streams()
         if self.calls == 2:
             self.inputs = [device.allocator.malloc(size, stream.index) for size in moved]
         before = local.host.now_ns

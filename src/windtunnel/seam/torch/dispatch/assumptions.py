@@ -15,7 +15,7 @@ import torch
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.torch.dispatch import library_questions
-from windtunnel.seam.torch.dispatch.known import SOURCES, Known, fills_its_memory
+from windtunnel.seam.torch.dispatch.known import MOST, SOURCES, Known, fills_its_memory
 from windtunnel.seam.torch.operators.call import Arguments, Kernel, Keywords
 from windtunnel.seam.torch.operators.plan import Plan, tensors_in
 from windtunnel.seam.torch.state.state import State
@@ -27,6 +27,8 @@ FINITE = 1.0
 """What a number is taken for that the program reads, a loss mostly."""
 MADE_UP = 64 << 20
 """Bytes of floating-point numbers that are made up for the host at most: predictions, but not a model's weights."""
+SOUGHT = "aten::isin"
+"""Looks for special elements, padding mostly, which are taken to be absent."""
 NEVER = {"aten::isnan": False, "aten::isinf": False, "aten::isposinf": False, "aten::isneginf": False}
 """Operators that look for what is not finite."""
 COUNTS = ("aten::sum", "aten::count_nonzero")
@@ -34,6 +36,7 @@ CHOICES = ("aten::argmax", "aten::argmin", "aten::max", "aten::min", "aten::mult
 """Operators that give indices of elements, in the last of their results."""
 UNSCALE = "aten::_amp_foreach_non_finite_check_and_unscale_"
 """GradScaler's: its second argument tells whether a gradient overflowed."""
+SAME = ("_to_copy", "amax", "amin", "clone", "max", "mean", "min")
 COMPARING: dict[str, Callable[..., bool]] = {
     f"aten::{name}": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
 }
@@ -41,11 +44,14 @@ CARRYING: dict[str, Callable[..., bool | int | float]] = {
     **COMPARING,
     **{f"aten::{name}": getattr(operator, name) for name in ("add", "sub", "mul")},
     "aten::div": operator.truediv,
-    **dict.fromkeys(("aten::logical_and", "aten::bitwise_and", "aten::__and__"), lambda a, b: a and b),
-    **dict.fromkeys(("aten::logical_or", "aten::bitwise_or", "aten::__or__"), lambda a, b: a or b),
-    **dict.fromkeys(("aten::logical_not", "aten::bitwise_not"), operator.not_),
+    "aten::logical_and": lambda a, b: bool(a and b),
+    "aten::logical_or": lambda a, b: bool(a or b),
+    **dict.fromkeys(("aten::bitwise_and", "aten::__and__"), lambda a, b: int(a) & int(b)),
+    **dict.fromkeys(("aten::bitwise_or", "aten::__or__"), lambda a, b: int(a) | int(b)),
+    "aten::logical_not": operator.not_,
+    "aten::bitwise_not": lambda a: not a if isinstance(a, bool) else ~int(a),
     **dict.fromkeys(("aten::any", "aten::all"), bool),
-    **dict.fromkeys(("aten::_to_copy", "aten::clone", "aten::mean"), lambda a: a),
+    **dict.fromkeys((f"aten::{name}" for name in SAME), lambda a: a),
 }
 """Operators whose result is known where their tensors have one known value all over."""
 
@@ -53,9 +59,13 @@ GIVE_A_VALUE = "give the value to use with --assume VALUE (assume=VALUE in Pytho
 KEEP_SHAPES = "keep the shape (torch.where and masked_fill do, nonzero_static and `output_size` say how many)"
 
 Number = bool | int | float
-UNARY = frozenset(f"aten::{name}" for name in ("logical_not", "bitwise_not", "any", "all", "_to_copy", "clone", "mean"))
-TELLING = frozenset({*NEVER, *COMPARING, *COUNTS, *CHOICES})
+UNARY = frozenset(f"aten::{name}" for name in ("logical_not", "bitwise_not", "any", "all", *SAME))
+ABSORBING = frozenset(f"aten::{name}" for name in ("mul", "logical_and", "bitwise_and", "__and__"))
+"""Operators that make zero of zero and anything that is finite."""
+TELLING = frozenset({SOUGHT, *NEVER, *COMPARING, *COUNTS, *CHOICES})
 """Operators whose results tell something where nothing is known of their arguments."""
+TOLD = ("", "sought")
+"""What is known so well that a library's question needs no answer."""
 GUESSED = ("count", "index")
 """What is assumed if the user gives no answer."""
 
@@ -109,12 +119,14 @@ class Assumptions:
         """What is known of an operator's last result, the same for all its elements."""
         if name in NEVER:
             return "finite", NEVER[name]
+        if name == SOUGHT:
+            return "sought", False
         if name in ("aten::eq", "aten::ne"):
             infinite = isinstance(args[1], float) and not math.isfinite(args[1])
             if args[0] is args[1] or infinite:  # `x == x` is false of NaN alone
                 return "finite", (name == "aten::eq") != infinite
-        if name in CHOICES:
-            return ("index", 0) if isinstance(out, tuple) or name not in ("aten::max", "aten::min") else None
+        if name in CHOICES and (isinstance(out, tuple) or name not in ("aten::max", "aten::min")):
+            return "index", 0
         if name in COUNTS and isinstance(out, Tensor) and isinstance(args[0], Tensor):
             each = args[0].numel() // max(out.numel(), 1)
             what, number = self._uniform(args[0]) or (("count", 1) if args[0].dtype is torch.bool else ("", None))
@@ -123,6 +135,8 @@ class Assumptions:
             return None
         operands = [a for a in args[: 1 if name in UNARY else 2] if isinstance(a, (Tensor, bool, int, float))]
         found = [self._operand(operand, name in COMPARING) for operand in operands]
+        if name in ABSORBING and None in found and isinstance(out, Tensor) and not out.is_floating_point():
+            return next((one for one in found if one is not None and not one[1]), None)
         if None in found or len(found) != (1 if name in UNARY else 2):
             return None
         values = [one for one in found if one is not None]
@@ -145,8 +159,10 @@ class Assumptions:
     def _uniform(self, tensor: Tensor) -> tuple[str, Number] | None:
         """The number that all elements of a tensor are, and what it was taken for, "" where it is exact."""
         found = self.known.get(tag_of(tensor))
-        if found is None and tensor.numel() == 1 and (exact := self._exact(tensor)) is not None:
-            return self.exact.guessed(tensor), exact.item()
+        if found is None and (exact := self._exact(tensor)) is not None and 0 < exact.numel() <= MOST:
+            first = exact.flatten()[0]
+            if exact.numel() == 1 or bool((exact == first).all()):
+                return self.exact.guessed(tensor), first.item()
         return found
 
     def _exact(self, tensor: Tensor) -> Tensor | None:
@@ -156,13 +172,15 @@ class Assumptions:
         """The number or truth that the elements of a device tensor are taken for; notes that it was asked for."""
         if tensor.numel() == 1 and (exact := self.exact.of(tensor)) is not None and self._taken(tensor, exact):
             return exact.item()
-        library = self._library()
+        known = self.known.get(tag_of(tensor))
+        library = self._library() if tensor.dtype is torch.bool and (known is None or known[0] not in TOLD) else None
         if library is not None:
             self.note("library", value=str(library[0]), means=library[1])
             return library[0]
-        known = self.known.get(tag_of(tensor))
         if known is not None and (known[0] not in GUESSED or self.state.assume is None):
             what, value = known
+            if not what:
+                return value
             self.note(what, value=str(int(value) if what == "overflow" else value))
             return value
         if self.state.assume is not None:

@@ -1,4 +1,4 @@
-"""The function that runs the autograd engine: the caller's streams wait at its end."""
+"""The function that runs the autograd engine: it looks at its nodes' streams, and the caller's wait at its end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def patches(state: State) -> list[Patch]:
         before = local.callers
         local.callers = callers = list(local.streams)
         try:
+            mismatch = state.machine.concurrent and state.order.backward_begins(args[0], args[4])
             found = stock(*args, **kwargs)
+            if mismatch:
+                state.order.warn(stock.__code__.co_firstlineno)
             if not kwargs.get("accumulate_grad", True):
                 _settle(state, found, args[4])
             return found

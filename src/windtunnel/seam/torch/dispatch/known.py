@@ -25,6 +25,8 @@ FACTORIES = frozenset(
     )
 )  # fmt: skip
 """Operators whose result follows from numbers and shapes."""
+LIKE = frozenset(name for name in FACTORIES if name.endswith("_like") or name.startswith("aten::new_"))
+"""Those that take the shape from a tensor, whatever its values."""
 EXACT = FACTORIES | {
     f"aten::{name}"
     for name in (
@@ -119,8 +121,10 @@ class Known:
         if any(isinstance(value, Tensor) for value in kwargs.values()):
             return None
         taken: list[object] = []
-        for value in args:
+        for place, value in enumerate(args):
             found = self._valued(value)
+            if place == 0 and found is None and plan.name in LIKE and isinstance(value, Tensor):
+                found = torch.empty(value.shape, dtype=value.dtype)
             if found is None and value is not None:
                 return None
             taken.append(found)

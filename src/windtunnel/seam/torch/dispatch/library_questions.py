@@ -21,6 +21,8 @@ ANSWERS: dict[tuple[str, str], tuple[bool, str]] = {
     ("torch/distributions/wishart.py", "__init__"): (False, VALID[1]),
     ("torch/distributions/wishart.py", "_mvdigamma"): VALID,
     ("torch/distributions/wishart.py", "rsample"): (False, "no sample is singular"),
+    ("transformers/generation/utils.py", "_get_logits_processor"): (False, "all tokens of the prompt are valid"),
+    ("transformers/generation/utils.py", "generate"): (False, "no prompt is padded at its end"),
     ("transformers/masking_utils.py", "find_packed_sequence_indices"): (True, "no sequences are packed"),
     ("transformers/masking_utils.py", "_ignore_causal_mask_sdpa"): (True, "no token is padding"),
     ("transformers/masking_utils.py", "_ignore_bidirectional_mask_sdpa"): (True, "no token is padding"),

@@ -180,6 +180,8 @@ class Dispatch(TorchDispatchMode):
                 if tag is HOST_TAG:
                     return func._op(*args)
                 if tag.device >= 0:
+                    if self.machine.concurrent:
+                        self.state.order.leaf_used(value, tag.device)
                     out = plan.run(*args)
                     self.local.host.now_ns += VIEW_NS
                     return out
@@ -223,7 +225,7 @@ class Dispatch(TorchDispatchMode):
         near = plan.called or self.room.near
         out = self.call(plan, func, args, {}, device) if near else strided(plan, args)
         if plan.view:
-            self.local.host.now_ns += VIEW_NS
+            self.viewed(args, device)
             return out
         if plan.fresh:
             if out.__class__ is Tensor and out.layout is STRIDED:
@@ -273,7 +275,7 @@ class Dispatch(TorchDispatchMode):
         """Run an operator whose tensors live on `device`, tag its results and submit it."""
         out = self.call(plan, func, args, kwargs, device)
         if plan.view:
-            self.local.host.now_ns += VIEW_NS
+            self.viewed(args, device)
             self.tag_parts(out, device)
             return out
         if plan.fresh:
@@ -286,6 +288,12 @@ class Dispatch(TorchDispatchMode):
             self.resized(args, kwargs)
         self.submit(plan, func, args, kwargs, out, device, None)
         return out
+
+    def viewed(self, args: Arguments, device: int) -> None:
+        """An operator made a view of a device's tensor."""
+        self.local.host.now_ns += VIEW_NS
+        if self.machine.concurrent and isinstance(args[0], Tensor):
+            self.state.order.leaf_used(args[0], device)
 
     def on_host(
         self,

@@ -122,7 +122,11 @@ def patches(state: State) -> list[Patch]:
     @functools.wraps(stock)
     def ddp_init_helper(self: DistributedDataParallel, parameters: list[Tensor], *args: object) -> object:
         replicas.add(parameters, dist.get_process_group_ranks(self.process_group))
-        return stock(self, parameters, *args)
+        made = stock(self, parameters, *args)
+        for parameter in parameters if state.machine.concurrent else ():  # the reducer keeps their autograd nodes
+            if (device := device_of(parameter)) >= 0:
+                state.order.leaf_used(parameter, device)
+        return made
 
     return [Patch(DistributedDataParallel, "_ddp_init_helper", ddp_init_helper)]
 

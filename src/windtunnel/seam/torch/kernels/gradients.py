@@ -24,12 +24,12 @@ def patches(state: State) -> list[Patch]:
     stock_backward: Callable[..., object] = BackwardCFunction.apply
 
     def apply(cls: type, /, *args: object, **kwargs: object) -> object:
+        out = stock.__get__(None, cls)(*args, **kwargs)
         if state.machine.concurrent:
             for tensor in tensors_in(args):
                 device = device_of(tensor)
                 if device >= 0:
-                    state.order.leaf_used(tensor, state.local.streams[device])
-        out = stock.__get__(None, cls)(*args, **kwargs)
+                    state.order.leaf_used(tensor, device)
         outputs = out if isinstance(out, tuple) else (out,)
         tensors = {index: output for index, output in enumerate(outputs) if isinstance(output, torch.Tensor)}
         node: object = next((tensor.grad_fn for tensor in tensors.values() if tensor.grad_fn is not None), None)

@@ -55,6 +55,7 @@ class Local(threading.local):
         self.handles: dict[
             Stream, int
         ] = {}  # by which a stream of the pool was made current, where that was its handle
+        self.switches: list[tuple[int, tuple[Stream, ...]]] = []  # which streams were current from which node on
         self.left_ns = thread_time_ns()
 
 

@@ -20,6 +20,7 @@ from windtunnel.machine.stream import Stream
 from windtunnel.seam.torch.scratch.cublaslt import lt_workspace_bytes
 from windtunnel.seam.torch.state.core import Core
 from windtunnel.seam.torch.state.history import History
+from windtunnel.seam.torch.state.loaded import Loaded
 from windtunnel.seam.torch.state.notes import Notes
 from windtunnel.seam.torch.state.ranks import Ranks
 from windtunnel.seam.torch.tags import VERSION
@@ -38,11 +39,20 @@ DRIVER_GIVES = ("cudaMalloc", "cuMemMap")
 class Memory:
     """What a process knows of its devices' memory."""
 
-    def __init__(self, core: Core, host_allocator: HostAllocator, notes: Notes, history: History, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        core: Core,
+        host_allocator: HostAllocator,
+        notes: Notes,
+        history: History,
+        ranks: Ranks,
+        loaded: Loaded,
+    ) -> None:
         self.core = core
         self.notes = notes
         self.history = history
         self.ranks = ranks
+        self.loaded = loaded
         self.observers: list[Callable[[int, int, int, int], None]] = []
         self.workspaces: dict[tuple[int, int, int], list[Block | None]] = {}
         self.lt_workspaces: set[tuple[int, int, int]] = set()
@@ -139,6 +149,10 @@ class Memory:
         total = facts.device_total if facts.allowed_bytes is None else facts.allowed_bytes
         for observer in self.observers:
             observer(facts.device, facts.alloc_size, total, facts.device_free)
+        site, size = self.loaded.held(facts.device)
+        loaded: dict[str, str | int] = {}
+        if size:
+            loaded = {"loaded_bytes": size, "loaded_at": str(self.core.machine.trace.sites[site])}
         self.notes.note(
             "out-of-memory",
             self.core.site(),
@@ -148,6 +162,7 @@ class Memory:
             memory_bytes=total,
             allocated_bytes=facts.allocated,
             reserved_bytes=facts.reserved,
+            **loaded,
         )
         return torch.cuda.OutOfMemoryError(message(facts, (VERSION[0], VERSION[1])))
 

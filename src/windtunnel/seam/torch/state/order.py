@@ -6,7 +6,8 @@ host's last synchronization are watched, as far as that costs next to nothing in
 
 from __future__ import annotations
 
-import weakref
+import warnings
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -22,8 +23,10 @@ from windtunnel.seam.torch.operators.tables import WRITES_ONLY
 from windtunnel.seam.torch.state.blank import wrote
 from windtunnel.seam.torch.state.core import Core
 from windtunnel.seam.torch.state.late import byte_range
+from windtunnel.seam.torch.state.leaves import Leaves
+from windtunnel.seam.torch.state.stale_nodes import MISMATCH, Node, examine, handed, warns
 from windtunnel.seam.torch.state.unfilled import Unfilled
-from windtunnel.seam.torch.tags import Tag, parts_of, storage_of, tag_of, unwrapped
+from windtunnel.seam.torch.tags import Tag, device_of, parts_of, storage_of, tag_of, unwrapped
 
 current_node: Callable[[], torch.autograd.graph.Node | None] = torch._C._current_autograd_node
 get_sequence = torch._C._autograd._get_sequence_nr
@@ -34,6 +37,8 @@ SELDOM = 50
 """Of how many operators one may be watched in the long run: watching costs half as much again as the operator."""
 FEWEST = 16
 """How many are watched in one go, at least: beginning and ending costs as much as a few of them."""
+MOST_SWITCHES = 1 << 16
+"""How many changes of the current stream a thread remembers, at most."""
 MOST_THREADS = 64
 """Of how many threads the nodes are known; a step of nn.DataParallel makes as many as there are GPUs."""
 
@@ -42,19 +47,34 @@ class Order:
     """Reads and writes per operator, and the stream that a backward node runs on: its forward's.
 
     An autograd node carries the sequence number that the thread's counter had when its forward ran; the counter is
-    read after each forward operator. A leaf's gradient is accumulated on the stream on which the leaf was used first:
-    there its node was made (`Node.stream`, torch/csrc/autograd/input_metadata.cpp). Each thread counts for itself, so
-    what is known of nodes is kept by thread.
+    read after each forward operator, and whenever another stream is made current. Each thread counts for itself, so
+    what is known of nodes is kept by thread. Leaves have nodes without a number (`Leaves`).
     """
 
     def __init__(self, core: Core, unfilled: Unfilled) -> None:
         self.core = core
         self.unfilled = unfilled
         self._forward: deque[dict[int, Stream]] = deque(maxlen=MOST_THREADS)  # by sequence number, one a thread
-        self._leaves: dict[int, tuple[weakref.ref[torch.Tensor], Stream]] = {}  # by identity
+        self.leaves = Leaves()
+        self._redirected: dict[Node, Stream] = {}  # nodes that run on a captured stream instead of their own
+        self._warned = False
         self._window = self._left = WATCHED  # operators to watch before a side stream exists: at a time, still
         self._spent = 0
         self._used: dict[int, dict[int, list[Stream]]] = {}  # by thread and device
+
+    def begin_streams(self) -> None:
+        """A side stream is about to be made: from the first one on, accesses are ordered."""
+        machine = self.core.machine
+        if not machine.concurrent:
+            self.leaves.begin([device.default_stream for device in machine.devices])
+            machine.begin_streams()
+
+    def switched(self) -> None:
+        """Another stream is this thread's current one: autograd nodes that are made from now on belong to it."""
+        local = self.core.local
+        local.switches.append((get_sequence(), tuple(local.streams)))
+        if len(local.switches) > MOST_SWITCHES:
+            del local.switches[: MOST_SWITCHES // 2]
 
     def stream_of(self, device: int, stream: Stream) -> Stream:
         """The stream that the operator now being dispatched runs on."""
@@ -77,23 +97,29 @@ class Order:
         node = current_node()
         return stream if node is None else self._forward_stream(node, device, stream)
 
-    def _forward_stream(self, node: torch.autograd.graph.Node, device: int, stream: Stream) -> Stream:
+    def _forward_stream(self, node: Node, device: int, stream: Stream) -> Stream:
         if self._chosen(device, stream):
             return stream
-        forward = self._made_on(node._sequence_nr(), device)
-        if forward is None:
-            leaf = getattr(node, "variable", None)
-            reference, used = self._leaves.get(id(leaf), (None, None))
-            forward = used if reference is not None and reference() is leaf else None
-        return stream if forward is None or forward.device != device else forward
+        found = self._redirected.get(node) or self._node_stream(node, device)
+        return stream if found is None or found.device != device else found
 
-    def _made_on(self, number: int, device: int) -> Stream | None:
+    def _node_stream(self, node: Node | None, device: int) -> Stream | None:
+        """The stream that the engine runs a node on, None of a leaf of which it isn't known; the caller has no node."""
+        if node is None:
+            return self.core.local.streams[device]
+        leaf = getattr(node, "variable", None)
+        return self._made_on(node._sequence_nr(), device) if leaf is None else self.leaves.stream_of(leaf)
+
+    def _made_on(self, number: int, device: int) -> Stream:
         """The stream of a node's forward: this thread's, else another's that used the device (nn.DataParallel's)."""
-        for nodes in (self._own(), *reversed(self._forward)):
-            found = nodes.get(number)
-            if found is not None and found.device == device:
-                return found
-        return None
+        switches = self.core.local.switches
+        if switches and number >= switches[0][0]:
+            for nodes in (self._own(), *reversed(self._forward)):
+                found = nodes.get(number)
+                if found is not None and found.device == device:
+                    return found
+        last = bisect_right(switches, number, key=lambda switch: switch[0]) - 1
+        return switches[last][1][device] if last >= 0 else self.core.machine.devices[device].default_stream
 
     def _own(self) -> dict[int, Stream]:
         """The nodes of this thread's forward passes."""
@@ -126,14 +152,32 @@ class Order:
                 if stream is not current:
                     core.machine.barrier(core.local.host, stream, current)
         if core.local.callers is None:
-            self._leaves.clear()  # the nodes of its graph die
+            self._redirected.clear()
 
-    def leaf_used(self, tensor: torch.Tensor, stream: Stream) -> None:
-        """A forward operator takes a tensor, whose gradient may have to be accumulated."""
+    def backward_begins(self, roots: Iterable[object], inputs: Iterable[object]) -> bool:
+        """The engine is about to run; returns whether it will warn of a leaf whose node has another stream.
+
+        Raises:
+            RuntimeError: the streams of its nodes forbid that it is captured.
+        """
+        local = self.core.local
+        differ = self.leaves.differ and not self._warned and warns()
+        if not differ and all(stream.capture is None for stream in local.streams):
+            return False
+        edges = handed(roots, inputs, local.device)
+        return examine(edges, self._node_stream, self._redirected) and differ
+
+    def warn(self, line: int) -> None:
+        """Give the engine's warning, once, as PyTorch does when the backward pass has ended; it names its own line."""
+        self._warned = not torch.is_warn_always_enabled()
+        graph = torch.autograd.graph
+        registry = graph.__dict__.setdefault("__warningregistry__", {})
+        warnings.warn_explicit(MISMATCH, UserWarning, graph.__file__, line, graph.__name__, registry)
+
+    def leaf_used(self, tensor: torch.Tensor, device: int) -> None:
+        """An operator takes a tensor of a device, whose gradient may have to be accumulated."""
         if torch.is_grad_enabled() and tensor.requires_grad and tensor.is_leaf:
-            known = self._leaves.get(id(tensor))
-            if known is None or known[0]() is not tensor:
-                self._leaves[id(tensor)] = weakref.ref(tensor), stream
+            self.leaves.used(tensor, self.current(device, self.core.local.streams[device]))
 
     def _watched(self) -> None:
         """One more operator was seen before the first side stream; when enough were, those to come are not."""
@@ -165,7 +209,7 @@ class Order:
         reads: list[Range] = []
         writes: list[Range] = []
         unfilled = self.unfilled if self.unfilled.names else None
-        forward = self.core.machine.concurrent and current_node() is None
+        recorded = self.core.machine.concurrent and torch.is_grad_enabled()
         for position, value in enumerate((*args, *kwargs.values())):
             for tensor in tensors_in((value,)):
                 if id(tensor) in mutated:
@@ -175,8 +219,8 @@ class Order:
                     self._add(reads, tensor)
                     if unfilled is not None:
                         unfilled.read(tensor, plan.name, site)
-                    if forward:
-                        self.leaf_used(tensor, stream)
+                    if recorded and tensor.requires_grad and tensor.is_leaf and device_of(tensor) == stream.device:
+                        self.leaves.used(tensor, stream)
         if plan.fresh:
             made: list[Range] = []
             for tensor in tensors_in((out,)):

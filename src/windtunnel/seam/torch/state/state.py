@@ -27,6 +27,7 @@ from windtunnel.seam.torch.state.history import History
 from windtunnel.seam.torch.state.host_guard import HostGuard
 from windtunnel.seam.torch.state.kernel_buffers import KernelBuffers
 from windtunnel.seam.torch.state.late import Late
+from windtunnel.seam.torch.state.loaded import Loaded
 from windtunnel.seam.torch.state.memory import Memory
 from windtunnel.seam.torch.state.notes import Notes
 from windtunnel.seam.torch.state.observers import Observers
@@ -154,7 +155,7 @@ class State(Core):
         self.order = Order(self, Unfilled(self.notes))
         self.history = History(self, self.observers)
         self.ranks = Ranks(self, self.notes)
-        self.memory = Memory(self, host_allocator, self.notes, self.history, self.ranks)
+        self.memory = Memory(self, host_allocator, self.notes, self.history, self.ranks, Loaded(self.observers))
         self.guard = HostGuard(self, self.memory, host_memory_limit, no_data)
         self.room = self.guard.room
         self.kernels = KernelBuffers(self.memory.out_of_memory, self.memory.lt_workspace)
@@ -342,6 +343,7 @@ class State(Core):
         """Make the stream of an id the current one of its device, on this thread; PyTorch keeps the id."""
         stream = stream_by_id(self, device, stream_id)
         self.local.streams[device] = stream
+        self.order.switched()
         if stream_id == self.stream_id(stream):
             self.local.handles.pop(stream, None)
         else:
@@ -354,7 +356,7 @@ class State(Core):
     def new_stream(self, index: int, priority: int) -> Stream:
         """The next stream of a device's pool; from the first one on, accesses are ordered."""
         device = self.use(index)
-        self.machine.begin_streams()
+        self.order.begin_streams()
         known = len(device.streams)
         found: Stream = device.pool_stream(priority)
         if len(device.streams) > known:
@@ -372,7 +374,7 @@ class State(Core):
         number = (pointer - HANDLE_BASE - (index << 20)) // 16 if pointer else 0
         if pointer == 0 or (0 < number < len(device.streams) and pointer >= HANDLE_BASE):
             return device.streams[number]
-        self.machine.begin_streams()
+        self.order.begin_streams()
         if (index, pointer) not in self.external:
             self.external[index, pointer] = made = device.external_stream()
             self.pointers[made] = pointer
@@ -459,6 +461,6 @@ def stream_by_id(state: State, index: int, stream_id: int) -> Stream:
     place = place_of(stream_id)
     if place is None:
         return state.external_stream(index, stream_id)
-    state.machine.begin_streams()
+    state.order.begin_streams()
     found: Stream = state.device(index).pooled(*place)
     return found

@@ -1,0 +1,100 @@
+"""On which stream a leaf's gradient is accumulated: its AccumulateGrad node keeps the one that was current when it was
+made (`Node.stream`, torch/csrc/autograd/input_metadata.cpp), and lives as long as any graph that reaches it.
+
+PyTorch says neither whether such a node lives nor on which stream it was made. So each node is given a mark when a
+forward operator first uses its leaf: it lies in the node's own dictionary, and dies with it.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import NamedTuple
+
+import torch
+
+from windtunnel.machine.stream import Stream
+from windtunnel.seam.torch.tags import ORDINARY, device_of, functorch
+
+Node = torch.autograd.graph.Node
+MARK = "windtunnel"
+C = torch._C
+is_wrapped = functorch.is_functorch_wrapped_tensor
+OUTSIDE = (
+    C.DispatchKeySet(C.DispatchKey.BackendSelect).add(C.DispatchKey.ADInplaceOrView),
+    C.DispatchKeySet(C.DispatchKey.AutocastCPU),
+)
+"""The keys that a thread includes and excludes outside of operators and modes (c10/core/impl/LocalDispatchKeySet.h)."""
+
+
+class Mark:
+    """What is put on a node, to hear of its end."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Made(NamedTuple):
+    """The node of a leaf: both while they live, and the stream on which it was made."""
+
+    leaf: weakref.ref[torch.Tensor]
+    mark: weakref.ref[Mark]
+    stream: Stream
+
+    def lives(self, leaf: torch.Tensor) -> bool:
+        """Whether the node is still the one of this leaf."""
+        return self.mark() is not None and self.leaf() is leaf
+
+
+class Leaves:
+    """The streams of AccumulateGrad nodes, from the first side stream on; before, all are made on default streams."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, Made] = {}  # by the leaf's identity
+        self.differ = False  # whether a leaf was used on another stream than that of its node
+
+    def begin(self, default_streams: list[Stream]) -> None:
+        """The first side stream is about to be made: note the nodes that live already."""
+        for found in gc.get_objects():
+            if type(found) in ORDINARY and found.requires_grad and found.is_leaf:
+                device = device_of(found)
+                if device >= 0:
+                    self._mark(found, default_streams[device])
+
+    def used(self, leaf: torch.Tensor, stream: Stream) -> None:
+        """A forward operator on `stream` takes a leaf that requires gradients, so its node lives now."""
+        known = self._made.get(id(leaf))
+        if known is None or not known.lives(leaf):
+            self._mark(leaf, stream)
+        elif known.stream is not stream and known.stream.device == stream.device:
+            self.differ = True
+
+    def stream_of(self, leaf: torch.Tensor) -> Stream | None:
+        """The stream on which the leaf's node was made; None where no operator was seen to make it."""
+        known = self._made.get(id(leaf))
+        return known.stream if known is not None and known.lives(leaf) else None
+
+    def _mark(self, leaf: torch.Tensor, stream: Stream) -> None:
+        if is_wrapped(leaf):
+            return
+        mark = Mark()
+        kept: dict[str, Mark] = node_of(leaf).metadata  # type: ignore[assignment]  # a property of C++
+        kept[MARK] = mark
+        del kept
+        made = Made(weakref.ref(leaf), weakref.ref(mark), stream)
+        del mark
+        if made.mark() is not None:
+            self._made[id(leaf)] = made
+        else:
+            self._made.pop(id(leaf), None)
+
+
+def node_of(tensor: torch.Tensor) -> Node:
+    """The node that a tensor's gradient comes to; a leaf's dies at once where no graph reaches it."""
+    if tensor.grad_fn is not None:
+        return tensor.grad_fn
+    with C._ForceDispatchKeyGuard(*OUTSIDE), C.DisableTorchFunctionSubclass(), torch.enable_grad():
+        view = tensor.view_as(tensor).grad_fn
+    assert view is not None
+    node = view.next_functions[0][0]
+    assert node is not None
+    return node
