@@ -1,7 +1,7 @@
 """Replay memory snapshots that others recorded on real GPUs, and run a recorded training again on an emulated one.
 
-    python tools/conformance/snapshots.py                    the event histories kept in tests/conformance/memory
-    python tools/conformance/snapshots.py --snapshots DIR    those of snapshots.tsv, from git clones of the named
+    python -m tools.conformance.snapshots                    the event histories kept in tests/conformance/memory
+    python -m tools.conformance.snapshots --snapshots DIR    those of snapshots.tsv, from git clones of the named
                                                              repositories: DIR/OWNER/NAME (bare ones will do)
     ... --trainings                 besides, the recorded trainings on an emulated RTX 4090, without data;
                                     needs einops, einx and jaxtyping

@@ -1,11 +1,11 @@
 """Compare PyTorch on emulated GPUs with plain PyTorch: `make differential-operators`.
 
-    python tools/differential                        # every operator of PyTorch's database, and programs
-    python tools/differential --only 'linalg.*'      # some operators
-    python tools/differential --one-case             # of every operator one call alone, and no programs
-    python tools/differential --refusals             # what CUDA refuses alone: errors, types, missing kernels
-    python tools/differential --programs 0:2000      # random programs of these seeds alone
-    python tools/differential --found FILE           # writes the differences as JSON lines
+    python -m tools.differential                        # every operator of PyTorch's database, and programs
+    python -m tools.differential --only 'linalg.*'      # some operators
+    python -m tools.differential --one-case             # of every operator one call alone, and no programs
+    python -m tools.differential --refusals             # what CUDA refuses alone: errors, types, missing kernels
+    python -m tools.differential --programs 0:2000      # random programs of these seeds alone
+    python -m tools.differential --found FILE           # writes the differences as JSON lines
 
 Every operator of `op_db` is called as a function, method, in place, with `out=`, with conjugate and negative views,
 with empty and non-contiguous tensors, in inference mode and with gradients: on an emulated GPU, and on the host while
@@ -24,9 +24,6 @@ from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools")]
 
 CHUNK = 24
 """Operators a process."""
@@ -70,15 +67,18 @@ def arguments() -> argparse.Namespace:
 
 def refusals(options: argparse.Namespace) -> int:
     """Compare what is refused, and print what differs; the number of unexplained differences."""
-    from differential import workers
-    from differential.found import Found, unexpected
+    from tools.differential import workers
+    from tools.differential.found import Found, unexpected
 
     first, _, step = options.part.partition("/")
     number, found = 0, []
     for kind in options.kinds.split(","):
 
         def work(announce: Any, skip: list[str], kind: str = kind) -> dict[str, Any]:
-            from differential.refusals import Choice, refusals  # its databases ask for a GPU when they are imported
+            from tools.differential.refusals import (  # its databases ask for a GPU when they are imported
+                Choice,
+                refusals,
+            )
 
             choice = Choice(tuple(options.only or ["*"]), int(first), int(step))
             comparisons, ones = refusals(kind, choice, skip, announce)
@@ -96,8 +96,8 @@ def refusals(options: argparse.Namespace) -> int:
 
 def operators(options: argparse.Namespace) -> int:
     """Compare operators, and print what differs; the number of unexplained differences."""
-    from differential import operators, workers
-    from differential.found import Found, reasons, unexpected
+    from tools.differential import operators, workers
+    from tools.differential.found import Found, reasons, unexpected
 
     ops = operators.chosen(options.only or ["*"])
     first, _, step = options.part.partition("/")
@@ -141,7 +141,7 @@ def report(wrong: list[Any]) -> None:
 
 def programs(first: int, end: int) -> int:
     """Compare random programs, and print the seeds that differ; their number."""
-    from differential.programs import compare
+    from tools.differential.programs import compare
 
     wrong = compare(range(first, end))
     for line in wrong:

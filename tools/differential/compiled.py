@@ -1,6 +1,6 @@
 """Random functions compiled by `torch.compile` beside the same functions uncompiled, on an emulated GPU.
 
-    python tools/differential/compiled.py [--functions 0:60]    # make differential-compiled; --functions 7: one again
+    python -m tools.differential.compiled [--functions 0:60]    # make differential-compiled; --functions 7: one again
 
 A function is a list of steps over a growing list of tensors: views, arithmetic, reductions, products, norms, writes to
 what it has made and to its arguments, branches on values. It is called twice, the second time with longer tensors.
@@ -17,17 +17,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src")]
+import torch
+from torch import Tensor
+from torch.nn import functional as F
 
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-
-import windtunnel  # noqa: E402
+import windtunnel
 
 WIDTH = 16
 LENGTHS = (12, 20)

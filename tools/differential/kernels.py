@@ -1,6 +1,6 @@
 """Random Triton kernels, right ones and ones with one fault each: what the sanitizer says of them.
 
-    python tools/differential/kernels.py [--kernels 0:400]    # make differential-kernels; --kernels 7: one again
+    python -m tools.differential.kernels [--kernels 0:400]    # make differential-kernels; --kernels 7: one again
 
 A kernel adds twice one tensor to another, by masks, loops, helper functions, block pointers or descriptors, and does
 harmless things that look like faults: memory of neighbours around, reads beyond a view but within its allocation,
@@ -23,13 +23,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src")]
+import torch
+from torch import Tensor
 
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
-
-import windtunnel  # noqa: E402
+import windtunnel
 
 FAULTS = {
     "load past the end": ("triton-out-of-bounds", "b_ptr"),

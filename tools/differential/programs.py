@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import windtunnel
-from differential.outcomes import Leaf, memory, of_values
+from tools.differential.outcomes import Leaf, memory, of_values
 
 PLACES = ("cpu", "cuda:0", "cuda:1")
 STEPS = 40

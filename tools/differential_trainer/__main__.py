@@ -1,7 +1,7 @@
 """The Trainer against a hand-written loop, on random configurations: they agree, or the Trainer refuses in a sentence.
 
-    python tools/differential_trainer --seed 1 --cpu 500 --gpu 200 --dp 100 --ddp 100 --fsdp 100
-    python tools/differential_trainer --seed 1 --one ddp/17
+    python -m tools.differential_trainer --seed 1 --cpu 500 --gpu 200 --dp 100 --ddp 100 --fsdp 100
+    python -m tools.differential_trainer --seed 1 --one ddp/17
 
 Prints the counts of every strategy, and the configuration of each difference; exits with 1 where there is one.
 """
@@ -12,14 +12,10 @@ import argparse
 import collections
 import sys
 import time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from compare import described
-from space import STRATEGIES, draw
-
-from ranks import Name, verdicts
+from tools.differential_trainer.compare import described
+from tools.differential_trainer.ranks import Name, verdicts
+from tools.differential_trainer.space import STRATEGIES, draw
 
 
 def main() -> int:

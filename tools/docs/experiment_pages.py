@@ -3,8 +3,8 @@
 A run takes minutes, so a page is written again only when what makes its numbers has changed since: the experiment, the
 cost model, the catalogue. A digest of these files is the page's last line; --force is for a change of the pages' look.
 
-python tools/docs/experiment_pages.py              # write the pages that are out of date
-python tools/docs/experiment_pages.py matmul --force   # write these, out of date or not
+python -m tools.docs.experiment_pages              # write the pages that are out of date
+python -m tools.docs.experiment_pages matmul --force   # write these, out of date or not
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ import hashlib
 import io
 import re
 import sys
-from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from tools import ROOT
 from windtunnel import experiments
 from windtunnel.cli.experiment import perform
 from windtunnel.experiments import Result, _charts, _text
 from windtunnel.experiments._result import Axis, Plot, Timeline
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "experiments"
 PACKAGE = ROOT / "src" / "windtunnel"
 COLOURS = ("#3d7edb", "#e08a1e", "#2a9d6f", "#c9463d", "#9b5de5", "#7a8796", "#c2a83e", "#4fb3bf")

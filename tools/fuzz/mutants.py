@@ -6,7 +6,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from formats import Format, Seeds
+    from tools.fuzz.formats import Format, Seeds
 
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 255, 1 << 31, 1 << 40, 1 << 62, (1 << 63) - 1, 1 << 63, -(1 << 63), 10**30, 0.0, -0.5,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hardware.kernels import Calls, backward, half
+from tools.hardware.kernels import Calls, backward, half
 
 SIZES = [
     (64, 64, 64, 56, 3, 1, 1), (64, 256, 64, 56, 1, 1, 1), (64, 64, 256, 56, 1, 1, 1), (64, 256, 512, 28, 1, 2, 1),

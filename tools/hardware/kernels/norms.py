@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hardware.kernels import Calls, backward, half
+from tools.hardware.kernels import Calls, backward, half
 
 ROWS = [
     (802816, 96), (200704, 192), (50176, 384), (12544, 768), (50432, 768), (8192, 1024), (1024, 256), (8192, 4096),

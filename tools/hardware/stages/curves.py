@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hardware.context import Context, Items, Row, both, failed, shown
-from hardware.stages.facts import ratio
+from tools.hardware.context import Context, Items, Row, both, failed, shown
+from tools.hardware.stages.facts import ratio
 
 ORDER = 60
 TITLE = "The curves of `windtunnel calibrate`"

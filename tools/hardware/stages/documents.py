@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hardware.context import ROOT, Context, Items, Row, both, failed, shown
+from tools import ROOT
+from tools.hardware.context import Context, Items, Row, both, failed, shown
 
 ORDER = 10
 TITLE = "The documents' statements and listings"
@@ -51,7 +52,7 @@ def tests(file: Path, context: Context) -> dict[str, list[str]]:
 
 
 def _pytest(file: Path, done: list[str], results: Path, context: Context) -> int:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "hardware.documents_plugin"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tools.hardware.documents_plugin"]
     try:
         distribution("windtunnel")  # brings its plugin
     except PackageNotFoundError:

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from hardware.context import Context, Items, Row, both, failed, shown
+from tools.hardware.context import Context, Items, Row, both, failed, shown
 
 ORDER = 30
 TITLE = "Allocators, events, streams"
