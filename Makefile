@@ -26,7 +26,13 @@ help:
 	@echo "make test             the tests that a change must pass: 5 minutes on two cores"
 	@echo "make test-long        those of several processes and whole models, which a change must pass too"
 	@echo "make check            ruff and mypy"
+	@echo "make docs             the documentation, in site/"
+	@echo "make help-all         every other target: more tests, benchmarks, comparisons, fits"
+
+help-all: help
+	@echo "make format           what ruff can mend by itself"
 	@echo "make test-all         every test, on every version of torch that is claimed; takes long"
+	@echo "make test-kill        trainings killed at any moment, 410 times: what is kept continues"
 	@echo "make test-threads     threads on emulated GPUs at length, and 500 asynchronous checkpoints under four of them"
 	@echo "make test-oldest      the tests on torch $(OLDEST_TORCH), in an environment of its own"
 	@echo "make test-newest      the tests on the newest torch that pip finds, in an environment of its own"
@@ -63,7 +69,6 @@ help:
 	@echo "make differential-operators  every operator of PyTorch's database, and random programs, beside plain PyTorch; hours"
 	@echo "make differential-kernels   400 random Triton kernels, half of them with a fault; a minute"
 	@echo "make differential-compiled  60 random functions compiled by torch.compile, beside the same uncompiled; a few minutes"
-	@echo "make docs             the documentation, in site/"
 	@echo "make pages            what is generated in docs/: the checks' pages, the figures"
 	@echo "make experiment-pages the experiments' pages of the documentation, from runs of them; takes long"
 	@echo "make experiments      every experiment in its small form, on two emulated V100"

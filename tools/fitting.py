@@ -73,7 +73,7 @@ def search(
     step: Any = 0.3,
     *,
     least: float = 0.0,
-    grow: float = 1.0,
+    grow: float = 1,
     shrink: Callable[[Any], Any] = lambda stride: stride // 2,
     gain: float = 1e-6,
     rounds: int | None = None,

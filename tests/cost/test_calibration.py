@@ -11,6 +11,7 @@ import pytest
 from tools import ROOT
 from tools.calibration import calibrate_bands, calibrate_compiled, calibrate_images
 from tools.corpus import recordings, training
+from tools.fitting import forget_shares
 
 
 def test_the_committed_curves_meet_the_kernel_timings():
@@ -107,13 +108,13 @@ def test_a_share_decides_no_price_of_a_kernel_that_does_not_name_it():
         try:
             for value in (known, known / 2):
                 share.set(value)
-                images.clear()
+                forget_shares()
                 models = [images.CostModel(images.gpus.find(one.gpu), one.cuda) for one in some]
                 prices = zip(some, models, strict=True)
                 priced.append([model.kernel(kernel).duration_ns for one, model in prices for kernel in one.signatures])
         finally:
             share.set(known)
-            images.clear()
+            forget_shares()
         named = [name in images.shares_of(one, kernel) for one in some for kernel in one.signatures]
         changed = [before != after for before, after in zip(*priced, strict=True)]
         assert not any(one and not other for one, other in zip(changed, named, strict=True)), name
