@@ -160,7 +160,7 @@ format: environment
 
 # ARGS="--seed 7 --one ddp/17" runs one configuration of a seed again.
 differential: environment
-	$(RUN) -m tools.differential_trainer $(ARGS)
+	$(RUN) -m tools.differential trainer $(ARGS)
 
 bench: environment
 	$(RUN) -m benchmarks.bench_overhead $(ARGS)
@@ -247,15 +247,15 @@ hardware:
 
 # ARGS="--only 'linalg.*'" compares some operators, ARGS="--programs 0:200" some random programs alone.
 differential-operators: environment
-	OMP_NUM_THREADS=1 $(RUN) -W ignore -m tools.differential $(ARGS)
+	OMP_NUM_THREADS=1 $(RUN) -W ignore -m tools.differential operators $(ARGS)
 
 # ARGS="--functions 7" compiles the function of one seed again.
 differential-compiled: environment-compile
-	OMP_NUM_THREADS=1 .venv-$(OF)compile/bin/python -W ignore -m tools.differential.compiled $(ARGS)
+	OMP_NUM_THREADS=1 .venv-$(OF)compile/bin/python -W ignore -m tools.differential compiled $(ARGS)
 
 # ARGS="--kernels 7" judges the kernel of one seed again.
 differential-kernels: environment-compile
-	OMP_NUM_THREADS=1 .venv-$(OF)compile/bin/python -W ignore -m tools.differential.kernels $(ARGS)
+	OMP_NUM_THREADS=1 .venv-$(OF)compile/bin/python -W ignore -m tools.differential kernels $(ARGS)
 
 # ARGS="--seed 7 --one trace/112" writes one file again and reads it.
 fuzz: environment

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tools.differential_trainer import compare, plain, ranks, space
+from tools.differential.trainer import compare, plain, ranks, space
 
 SEED = 11
 

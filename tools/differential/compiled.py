@@ -1,6 +1,6 @@
 """Random functions compiled by `torch.compile` beside the same functions uncompiled, on an emulated GPU.
 
-    python -m tools.differential.compiled [--functions 0:60]    # make differential-compiled; --functions 7: one again
+    python -m tools.differential compiled [--functions 0:60]    # make differential-compiled; --functions 7: one again
 
 A function is a list of steps over a growing list of tensors: views, arithmetic, reductions, products, norms, writes to
 what it has made and to its arguments, branches on values. It is called twice, the second time with longer tensors.
@@ -10,13 +10,9 @@ left once all is dropped must be those of the uncompiled function. The seed also
 
 from __future__ import annotations
 
-import argparse
 import gc
 import random
-import sys
-import time
-import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -24,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import windtunnel
+from tools.differential import seeds
 
 WIDTH = 16
 LENGTHS = (12, 20)
@@ -176,23 +173,9 @@ def compare(seed: int) -> list[str]:
     return found
 
 
-def main() -> int:
+def main(words: Sequence[str]) -> int:
     """Compare functions, and print what differs; 1 where anything does."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--functions", default="0:60", metavar="FIRST:END", help="seeds (0:60)")
-    first, _, end = parser.parse_args().functions.partition(":")
-    seeds, wrong, begin = range(int(first), int(end or int(first) + 1)), 0, time.monotonic()
-    for seed in seeds:
-        try:
-            found = compare(seed)
-        except (RuntimeError, TypeError, ValueError, AssertionError):  # the finding is that it raises
-            found = [traceback.format_exc(limit=-3)]
-        wrong += bool(found)
-        for one in found:
-            print(f"function {seed} {made(seed).way}: {one}", flush=True)
-    print(f"{len(seeds)} functions in {(time.monotonic() - begin) / 60:.1f} minutes, {wrong} differ")
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    counts = seeds.judged(
+        "function", seeds.arguments(words, "functions", 60, __doc__ or ""), compare, lambda seed: made(seed).way
+    )
+    return 1 if counts else 0

@@ -86,7 +86,8 @@ def decisions() -> dict[int, list[str]]:
 def table() -> str:
     """The page."""
     tested, decided = tests(), decisions()
-    rows, counts = [], defaultdict(int)
+    rows: list[str] = []
+    counts: dict[str, int] = defaultdict(int)
     for item in items():
         held = [f"`{name}`" for name in tested[item.number]] + decided[item.number]
         status = "test" if tested[item.number] else "decision" if decided[item.number] else "open"

@@ -127,11 +127,11 @@ class Outcome:
 def rows() -> tuple[list[Row], dict[str, str]]:
     """The programs, and the version of each package."""
     table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
-    made = [
-        Row(**{name: tuple(value) if isinstance(value, list) else value for name, value in row.items()})
+    fields: list[dict[str, Any]] = [
+        {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
         for row in table["program"]
     ]
-    return made, table["versions"]
+    return [Row(**row) for row in fields], table["versions"]
 
 
 # ---------------------------------------------------------------------- running

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +31,7 @@ def items(context: Context) -> Items:
         ROOT / "tests/programs/test_mission_programs.py",
     ]
     chosen = [file for file in files if file.stem == "test_items_inspection"] if context.short else files
-    return {file.stem: lambda file=file: tests(file, context) for file in chosen}
+    return {file.stem: partial(tests, file, context) for file in chosen}
 
 
 def tests(file: Path, context: Context) -> dict[str, list[str]]:

@@ -99,7 +99,7 @@ def _often(rng: random.Random, value: str, others: tuple[str, ...], chance: floa
 
 
 def _data(config: Config, rng: random.Random) -> Config:
-    kinds = TENSOR_KINDS + ("loader",) * 5 + LOADER_KINDS[1:3] + ITERABLE_KINDS
+    kinds: tuple[str, ...] = TENSOR_KINDS + ("loader",) * 5 + LOADER_KINDS[1:3] + ITERABLE_KINDS
     if config.strategy in ("ddp", "fsdp"):
         kinds += ("distributed sampler",) * 2
     data = rng.choice(kinds)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import windtunnel
 from tools import ROOT
-from tools.differential_trainer.compare import Verdict, documented_refusals, judge
-from tools.differential_trainer.space import WORLD, draw
+from tools.differential.trainer.compare import Verdict, documented_refusals, judge
+from tools.differential.trainer.space import WORLD, draw
 
 IN_PAIRS = ("ddp", "fsdp")
 ANSWER_S = 240.0  # a pair of processes that says nothing for so long is stuck in a collective; they start slowly
@@ -60,7 +60,7 @@ def _here(seed: int, names: list[Name]) -> Iterator[tuple[Name, Verdict]]:
 
 def _one_pair(seed: int, names: list[Name]) -> Iterator[Verdict]:
     command = [sys.executable, "-m", "windtunnel", "run", "-q", "--gpus", f"{WORLD}xV100"]
-    command += ["--nproc-per-node", str(WORLD), "-m", "tools.differential_trainer.worker", str(seed)]
+    command += ["--nproc-per-node", str(WORLD), "-m", "tools.differential.trainer.worker", str(seed)]
     job = subprocess.Popen(
         [*command, *map(str, names)],
         stdout=subprocess.PIPE,

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 
 from tools import ROOT
-from tools.differential_trainer import plain, trained
-from tools.differential_trainer.outcome import Outcome, differences
-from tools.differential_trainer.space import Config
+from tools.differential.trainer import plain, trained
+from tools.differential.trainer.outcome import Outcome, differences
+from tools.differential.trainer.space import Config
 from windtunnel.errors import WindtunnelError
 
 REFUSALS = ROOT / "docs" / "trainer.md"

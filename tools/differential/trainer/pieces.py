@@ -24,7 +24,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from tools.differential_trainer.space import Config
+from tools.differential.trainer.space import Config
 
 FEATURES = 4
 Pair = collections.namedtuple("Pair", "x y")

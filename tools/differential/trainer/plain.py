@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
-from tools.differential_trainer.outcome import Outcome
-from tools.differential_trainer.pieces import (
+from tools.differential.trainer.outcome import Outcome
+from tools.differential.trainer.pieces import (
     CLIP_NORM,
     Batch,
     Data,
@@ -32,8 +32,8 @@ from tools.differential_trainer.pieces import (
     step_values,
     view,
 )
-from tools.differential_trainer.pieces import make_scheduler as make_schedule
-from tools.differential_trainer.space import TENSOR_KINDS, Config
+from tools.differential.trainer.pieces import make_scheduler as make_schedule
+from tools.differential.trainer.space import TENSOR_KINDS, Config
 
 
 class Part(NamedTuple):

@@ -9,8 +9,8 @@ import sys
 import torch
 import torch.distributed as dist
 
-from tools.differential_trainer.compare import Verdict, documented_refusals, judge
-from tools.differential_trainer.space import draw
+from tools.differential.trainer.compare import Verdict, documented_refusals, judge
+from tools.differential.trainer.space import draw
 
 
 def main() -> None:

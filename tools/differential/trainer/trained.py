@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 from torchmetrics import MeanAbsoluteError
 
-from tools.differential_trainer.outcome import Outcome
-from tools.differential_trainer.pieces import (
+from tools.differential.trainer.outcome import Outcome
+from tools.differential.trainer.pieces import (
     CLIP_NORM,
     FEATURES,
     KEYWORDS,
@@ -29,8 +29,8 @@ from tools.differential_trainer.pieces import (
     step_values,
     view,
 )
-from tools.differential_trainer.plain import left, numbers
-from tools.differential_trainer.space import TENSOR_KINDS, Config
+from tools.differential.trainer.plain import left, numbers
+from tools.differential.trainer.space import TENSOR_KINDS, Config
 from windtunnel.train import Callback, Checkpoints, EarlyStopping, Module, Tensors, Trainer
 
 
