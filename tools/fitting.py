@@ -31,6 +31,7 @@ BANDS_HEAD = "Bands: the half-width around the predicted time that holds 80 % of
 SINGLE = ("step", "compiled_step")
 """Tables of data files of which there is one."""
 Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 Tables = list[tuple[str, dict[str, Any]]]
 """The tables of a data file: the name of each, and its row."""
 Found = TypeVar("Found")
@@ -46,7 +47,7 @@ def fold_of(key: str) -> int:
     return zlib.crc32(key.encode()) % FOLDS
 
 
-def left_out(keys: Sequence[Any], predict: Callable[[Any, Array, Array], Any]) -> Array:
+def left_out(keys: Sequence[Any], predict: Callable[[Any, Mask, Mask], Any]) -> Array:
     """What `predict` says of each key's rows, given the key, the other rows to fit on, and these."""
     found, names = np.empty(len(keys)), list(dict.fromkeys(keys))
     of = np.array([names.index(key) for key in keys])
@@ -55,7 +56,7 @@ def left_out(keys: Sequence[Any], predict: Callable[[Any, Array, Array], Any]) -
     return found
 
 
-def chosen(rows: Sequence[Row], wanted: Array) -> list[Row]:
+def chosen(rows: Sequence[Row], wanted: Mask) -> list[Row]:
     """The rows that are wanted."""
     return [row for row, one in zip(rows, wanted.tolist(), strict=True) if one]
 

@@ -147,9 +147,9 @@ def test_random_programs_end_as_on_plain_pytorch() -> None:
 def test_operators_do_what_they_do_on_plain_pytorch(part: int, parts: int) -> None:
     """In a process of its own: PyTorch's database, once imported, freezes flags of `torch.backends` for good."""
     types = ("--dtypes", "float32,complex64,int64", "--samples", "1")
-    words = (*["-W", "ignore", "-m", "tools.differential", "--one-case", "--part"], f"{part}/{parts}", *types)
+    tool = (sys.executable, "-W", "ignore", "-m", "tools.differential", "operators")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *words]
+    command = [*tool, "--one-case", "--part", f"{part}/{parts}", *types]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     operators, comparisons = re.search(r"(\d+) operators, (\d+) comparisons", done.stdout).groups()  # type: ignore[union-attr]

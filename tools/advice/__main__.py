@@ -25,8 +25,8 @@ import click
 from tools import ROOT
 from tools.advice.rehearsal import MEASURED, Rehearsal, prepare, rehearse
 from tools.advice.targets import Change, Target, prepared, targets
-from windtunnel.judgement import SHORT, WORTH
-from windtunnel.trace.finding import Finding
+from windtunnel.judgement import SHORT
+from windtunnel.trace.finding import WORTH, Finding
 
 WITHIN = 1.5
 NEEDED = 0.95

@@ -16,6 +16,7 @@ import numpy as np
 from tools.corpus import tables
 from tools.fitting import (
     Array,
+    Mask,
     Residuals,
     Tables,
     band_rows,
@@ -147,7 +148,7 @@ def cross_validate(timings: list[Timing], gpu: gpus.Gpu, plan: Plan) -> Residual
     """Every fold predicted with constants that have not seen its sets of heads and sizes of them."""
     folds = [fold_of(f"{one.of.heads} {one.of.key_heads} {one.of.dim} {one.of.causal}") for one in timings]
 
-    def predicted(fold: int, others: Array, mine: Array) -> Array:
+    def predicted(fold: int, others: Mask, mine: Mask) -> Array:
         constants = fit(chosen(timings, others), gpu, Constants(), plan.free, fold)
         return predict(chosen(timings, mine), gpu, constants)
 

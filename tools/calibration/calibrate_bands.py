@@ -21,6 +21,7 @@ from tools.corpus.recordings import Recording
 from tools.fitting import (
     BANDS_HEAD,
     Array,
+    Mask,
     Residuals,
     Tables,
     band_row,
@@ -108,7 +109,7 @@ def fitted_or_old(one: Recording) -> bool:
     return is_fitted(one.model, one.gpu, one.group.split()[0]) or one.cuda < (11, 0)
 
 
-def of_group(found: calibrate_images.Found, wanted: Array) -> tuple[list[Recording], Array]:
+def of_group(found: calibrate_images.Found, wanted: Mask) -> tuple[list[Recording], Array]:
     """The wanted steps, and published over predicted times with their family left out."""
     return chosen(found.steps.recordings, wanted), (found.steps.ms / found.left_out)[wanted]
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from tools import fitting
 from tools.corpus import tables
-from tools.fitting import Array, Tables, Verbatim, forget, search, verbatim
+from tools.fitting import Array, Mask, Tables, Verbatim, forget, search, verbatim
 from windtunnel import gpus
 from windtunnel.cost.collectives import Collectives, Path, size_class, traffic
 
@@ -196,14 +196,14 @@ class Model:
             tried[i] = np.clip(tried[i] + step, self.low[i[1]], self.high[i[1]])
             return tried
 
-        options = {"least": 2e-3, "grow": 1.3, "gain": 1e-7, "rounds": 60}
+        options: dict[str, Any] = {"least": 2e-3, "grow": 1.3, "gain": 1e-7, "rounds": 60}
         return search(self.start, self.free, loss, move, shrink=lambda step: 0.6 * step, **options)
 
 
 def left_out(model: Model, rows: list[Row], fold: Callable[[Row], object]) -> Array:
     """What each row is predicted by constants that were fitted without the rows of its fold."""
 
-    def predicted(_: object, others: Array, mine: Array) -> Array:
+    def predicted(_: object, others: Mask, mine: Mask) -> Array:
         return model.predict(model.fit(medians(fitting.chosen(rows, others))), fitting.chosen(rows, mine))
 
     return fitting.left_out([fold(row) for row in rows], predicted)

@@ -20,7 +20,7 @@ import numpy as np
 from tools.calibration import calibrate_cost, calibrate_streams
 from tools.corpus import recordings as corpus
 from tools.corpus.recordings import COMPILED, COMPILED_STEPS, EAGER_STEPS, IMAGES, Recording
-from tools.fitting import Array, fold_of, forget_shares, left_out, report_groups, search, tables_of, write
+from tools.fitting import Array, Mask, fold_of, forget_shares, left_out, report_groups, search, tables_of, write
 from windtunnel import gpus
 from windtunnel.cost import CostModel, operators
 from windtunnel.cost.families import (
@@ -149,7 +149,7 @@ def shares_of(recording: Recording, signature: Signature) -> tuple[str, ...]:
         problem = model.problem(signature, name, *model._precision(signature, operator, name))
         if looped_convolutions.is_looped(problem):
             return ("product ampere-86",) if generation == "ampere-86" else ()
-        bias = (rate,) if streams.bias_ns(problem) else ()
+        bias: tuple[str, ...] = (rate,) if streams.bias_ns(problem) else ()
         if name.endswith("_backward") and bias:
             bias = (rate, "reduction")
         direct = direct_convolutions.is_direct(problem)
@@ -193,7 +193,7 @@ class Steps:
     def __init__(self, recordings: list[Recording]) -> None:
         self.recordings = recordings
         self.ms = np.array([one.ms for one in recordings])
-        counts = defaultdict(int)
+        counts: dict[str, int] = defaultdict(int)
         for one in recordings:
             counts[one.group] += 1
         self.weights = np.array([counts[one.group] ** -0.5 for one in recordings])
@@ -222,14 +222,14 @@ class Steps:
         parts = [self.times(group, tuple(levels[name] for name in group)) for group in self.groups]
         return np.maximum(np.sum(parts, axis=0), self.host_ms)
 
-    def loss(self, levels: dict[str, int], chosen: Array) -> float:
+    def loss(self, levels: dict[str, int], chosen: Mask) -> float:
         """The mean of the chosen rows' logarithmic errors, cut, by their weights."""
         errors = np.minimum(np.abs(np.log(self.predict(levels) / self.ms)), CLIP)
         weights = self.weights * chosen
         pulled = sum(SHARES[name].pull * (level * np.log(STEP)) ** 2 for name, level in levels.items())
         return float(np.sum(errors * weights) / np.sum(weights) + pulled)
 
-    def fit(self, chosen: Array, begin: dict[str, int] | None = None) -> dict[str, int]:
+    def fit(self, chosen: Mask, begin: dict[str, int] | None = None) -> dict[str, int]:
         """The levels at which the chosen rows are met best, by steps that grow where they help and shrink where not."""
 
         def move(of: dict[str, int], name: str, change: int) -> dict[str, int] | None:
@@ -248,7 +248,7 @@ def family(model: str) -> str:
 def cross_validate(steps: Steps, begin: dict[str, int]) -> tuple[Array, Array]:
     """Predicted milliseconds where the row's family was left out, and where its GPU was (of compiled ones, nothing)."""
 
-    def predicted(_: int, others: Array, mine: Array) -> Array:
+    def predicted(_: int, others: Mask, mine: Mask) -> Array:
         return steps.predict(steps.fit(others, begin))[mine]
 
     of_family = left_out([fold_of(family(one.model)) for one in steps.recordings], predicted)
@@ -293,7 +293,7 @@ class Found(NamedTuple):
     of_gpu: Array
 
     @property
-    def is_compiled(self) -> Array:
+    def is_compiled(self) -> Mask:
         """Which of the steps are compiled ones."""
         return np.array([one.group == COMPILED for one in self.steps.recordings])
 
@@ -314,7 +314,7 @@ def calibrate() -> Found:
         share.set(share.begin)
     forget_shares()
     steps = Steps(recordings())
-    levels = steps.fit(np.ones(len(steps.ms)))
+    levels = steps.fit(np.ones(len(steps.ms), bool))
     for name, share in SHARES.items():
         print(f"  {name:32} {share.value(levels[name]):.3f}")
     of_family, of_gpu = cross_validate(steps, levels)

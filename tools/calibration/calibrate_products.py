@@ -15,6 +15,7 @@ import numpy as np
 from tools.corpus import tables
 from tools.fitting import (
     Array,
+    Mask,
     Residuals,
     Tables,
     band_rows,
@@ -158,7 +159,7 @@ def fit(timings: Timings, gpu: gpus.Gpu, table: Table) -> Constants:
 def cross_validate(timings: Timings, gpu: gpus.Gpu, table: Table) -> Residuals:
     """Every fold predicted with constants that have not seen its shapes."""
 
-    def predicted(_: int, others: Array, mine: Array) -> Array:
+    def predicted(_: int, others: Mask, mine: Mask) -> Array:
         return predict(timings.take(mine), gpu, fit(timings.take(others), gpu, table), table)
 
     return Residuals("own GPU", gpu.key, timings.us / left_out(timings.folds(), predicted))

@@ -19,7 +19,7 @@ from tools import fitting
 from tools.calibration.calibrate_streams import HEAD as STREAMS_HEAD
 from tools.corpus import tables
 from tools.fitting import (
-    Array,
+    Mask,
     Residuals,
     Tables,
     band_row,
@@ -113,7 +113,9 @@ def search(constants: dict[str, Any], free: Sequence[str], rows: Sequence[Row]) 
     def move(found: dict[str, Any], name: str, stride: int) -> dict[str, Any]:
         return found | {name: min(found[name] * STEP**stride, MOST.get(name, math.inf))}
 
-    constants.update(fitting.search(dict(constants), free, loss, move, 16))
+    begin: dict[str, Any] = dict(constants)
+    found = fitting.search(begin, free, loss, move, 16)
+    constants.update(found)
     forget_shares()
 
 
@@ -121,7 +123,7 @@ def left_out(constants: dict[str, Any], free: Sequence[str], rows: list[Row], ke
     """Published over predicted times, each row predicted with constants that have not seen the rows of its key."""
     fitted = dict(constants)
 
-    def predicted(_: str, others: Array, mine: Array) -> list[float]:
+    def predicted(_: str, others: Mask, mine: Mask) -> list[float]:
         constants.update(fitted)
         if others.any():
             search(constants, free, chosen(rows, others))

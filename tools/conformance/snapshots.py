@@ -133,7 +133,8 @@ def print_replays(clones: Path | None) -> bool:
         print(f"| {where} | {cells(found)} |", flush=True)
         good = good and found.verdict != "DIFFERS"
         histories += found.allocations > 0
-        total = Line(*(mine + theirs for mine, theirs in zip(total[:4], found[:4], strict=True)), (0, 0), (0, 0), "")
+        sums: list[Any] = [mine + theirs for mine, theirs in zip(total[:4], found[:4], strict=True)]
+        total = Line._make((*sums, (0, 0), (0, 0), ""))
     print(
         f"\n{histories} histories with allocations: {total.events} events, {total.allocations} allocations; "
         f"{total.modelled} agree with modelled addresses, {total.recorded} with recorded ones"

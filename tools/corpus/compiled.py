@@ -132,7 +132,7 @@ def chosen(most: int, begin: int = 0) -> list[Row]:
 def held_out(most: int) -> list[Row]:
     """So many rows that judge alone, drawn by `HELD_OUT_SEED` from models that no command had priced before."""
     known = {one.model for name in (EAGER_STEPS, COMPILED_STEPS) for one in recordings.read(name)}
-    known |= {row.model for row in (*images.in_order()[:PRICED], *chosen(PRICED))}
+    known |= {row.model for row in images.in_order()[:PRICED]} | {row.model for row in chosen(PRICED)}
     found = [row for row in rows() if row.model not in known and not row.model.startswith(NOT_DRAWN)]
     random.Random(HELD_OUT_SEED).shuffle(found)
     return found[:most]

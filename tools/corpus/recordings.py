@@ -78,9 +78,8 @@ def read(name: str) -> list[Recording]:
 
 def signature(of: list[Any]) -> Signature:
     """A signature from what JSON holds of it."""
-    name, shapes, dtypes, *numbers, detail = of
-    pairs = tuple((key, value) for key, value in detail)
-    return Signature(name, tuple(map(tuple, shapes)), tuple(dtypes), *numbers, pairs)
+    shapes, dtypes, detail = tuple(map(tuple, of[1])), tuple(of[2]), tuple((key, value) for key, value in of[-1])
+    return Signature._make((of[0], shapes, dtypes, *of[3:-1], detail))
 
 
 def work(trace: Trace, begin: int, end: int | None = None) -> tuple[list[Signature], list[int]]:

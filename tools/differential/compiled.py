@@ -157,13 +157,14 @@ def differences(wanted: Outcome, found: Outcome) -> Iterable[str]:
 
 def compare(seed: int) -> list[str]:
     """Run the function of a seed both ways; what differs."""
-    function, found = made(seed), []
+    function = made(seed)
+    found: list[str] = []
     with windtunnel.emulate("A100"):
         torch._dynamo.reset()
         compiled = torch.compile(function.__call__, **function.way)  # type: ignore[call-overload]
         left = []
         for length in LENGTHS:
-            wanted = call(function, length, function.differentiates, seed)
+            wanted = call(function.__call__, length, function.differentiates, seed)
             found += differences(wanted, call(compiled, length, function.differentiates, seed))
             del wanted
             gc.collect()

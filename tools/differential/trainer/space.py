@@ -229,7 +229,7 @@ def _possible(config: Config) -> Config:
     if config.predict == "distributed sampler" and config.world == 1:
         changes["predict"] = "loader"
     order = config.parts + tuple(sorted(parts - set(config.parts)))
-    return replace(config, parts=tuple(part for part in order if part in parts), **changes)  # type: ignore[arg-type]
+    return replace(config, parts=tuple(part for part in order if part in parts), **changes)
 
 
 def rng_free_epochs(config: Config) -> int:

@@ -54,7 +54,7 @@ def _made(size: tuple[int, ...], dtype: Any, layout: Any) -> tuple[Any, Any]:
     padding = 0 if kernel == stride else kernel // 2
     conv = torch.nn.Conv2d(before, after, kernel, stride, padding, groups=groups, bias=False)
     x = torch.randn(images, before, side, side, device="cuda", dtype=dtype).to(memory_format=layout)
-    return conv.to("cuda", dtype).to(memory_format=layout), x
+    return conv.to("cuda", dtype).to(memory_format=layout), x  # type: ignore[call-overload]
 
 
 def _forward(conv: Any, x: Any) -> Any:

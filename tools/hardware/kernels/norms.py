@@ -51,8 +51,7 @@ def calls(short: bool) -> Calls:
                 last = " channels last" if layout == torch.channels_last else ""
                 x = torch.randn(images, channels, side, side, device="cuda", dtype=dtype).to(memory_format=layout)
                 name = f"{images} x {channels} x {side}{words}{last}"
-                norm = torch.nn.BatchNorm2d(channels).cuda()
-                yield from both(f"batch norm {name}", norm, x)
+                yield from both(f"batch norm {name}", torch.nn.BatchNorm2d(channels).cuda(), x)
                 still = torch.nn.BatchNorm2d(channels).to("cuda", dtype).eval()
                 yield f"batch norm in eval {name}", lambda norm=still, x=x: _quiet(norm, x)
                 yield from both(f"group norm {name}", torch.nn.GroupNorm(8, channels).to("cuda", dtype), x)
