@@ -271,12 +271,12 @@ faults: environment
 
 # The checks' pages from their docstrings, and the figures in docs/figures/ into the pages that show them.
 pages: environment
-	$(RUN) tools/docs/check_pages.py
-	$(RUN) tools/docs/figures.py
+	$(RUN) -m tools.docs.check_pages
+	$(RUN) -m tools.docs.figures
 
 # What changes/ says of the next release.
 changelog: environment
-	$(RUN) tools/docs/changelog.py
+	$(RUN) -m tools.docs.changelog
 
 docs: environment
 	@PYTHON="$(PYTHON)" tools/environment $(VENV) docs $(TORCH)

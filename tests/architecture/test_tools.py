@@ -13,6 +13,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "corpus": {"hardware"},
     "calibration": {"corpus", "fitting"},
     "compare": {"corpus", "calibration"},
+    "programs": {"docs"},
     "advice": {"programs"},
 }
 """The islands (folders and files) that an island may import beside itself; those that are not named import none."""
