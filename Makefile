@@ -26,7 +26,13 @@ help:
 	@echo "make test             the tests that a change must pass: 5 minutes on two cores"
 	@echo "make test-long        those of several processes and whole models, which a change must pass too"
 	@echo "make check            ruff and mypy"
+	@echo "make docs             the documentation, in site/"
+	@echo "make help-all         every other target: more tests, benchmarks, comparisons, fits"
+
+help-all: help
+	@echo "make format           what ruff can mend by itself"
 	@echo "make test-all         every test, on every version of torch that is claimed; takes long"
+	@echo "make test-kill        trainings killed at any moment, 410 times: what is kept continues"
 	@echo "make test-threads     threads on emulated GPUs at length, and 500 asynchronous checkpoints under four of them"
 	@echo "make test-oldest      the tests on torch $(OLDEST_TORCH), in an environment of its own"
 	@echo "make test-newest      the tests on the newest torch that pip finds, in an environment of its own"
@@ -63,7 +69,6 @@ help:
 	@echo "make differential-operators  every operator of PyTorch's database, and random programs, beside plain PyTorch; hours"
 	@echo "make differential-kernels   400 random Triton kernels, half of them with a fault; a minute"
 	@echo "make differential-compiled  60 random functions compiled by torch.compile, beside the same uncompiled; a few minutes"
-	@echo "make docs             the documentation, in site/"
 	@echo "make pages            what is generated in docs/: the checks' pages, the figures"
 	@echo "make experiment-pages the experiments' pages of the documentation, from runs of them; takes long"
 	@echo "make experiments      every experiment in its small form, on two emulated V100"
@@ -155,7 +160,7 @@ format: environment
 
 # ARGS="--seed 7 --one ddp/17" runs one configuration of a seed again.
 differential: environment
-	$(RUN) tools/differential_trainer $(ARGS)
+	$(RUN) -m tools.differential trainer $(ARGS)
 
 bench: environment
 	$(RUN) -m benchmarks.bench_overhead $(ARGS)
@@ -175,119 +180,119 @@ bench-report: environment
 	$(RUN) -m benchmarks.bench_report $(ARGS)
 
 calibrate: environment
-	OMP_NUM_THREADS=1 $(RUN) tools/calibration/calibrate.py $(ARGS)
+	OMP_NUM_THREADS=1 $(RUN) -m tools.calibration $(ARGS)
 
 accuracy: environment
-	$(RUN) tools/calibration/accuracy.py $(ARGS)
+	$(RUN) -m tools.compare throughput $(ARGS)
 
 # ARGS="bert-large" plans the models whose names begin so.
 accuracy-plan: environment
-	$(RUN) tools/calibration/accuracy_plan.py $(ARGS)
+	$(RUN) -m tools.compare plans $(ARGS)
 
 accuracy-transformers: environment
-	$(RUN) tools/calibration/accuracy_models.py transformers $(ARGS)
+	$(RUN) -m tools.compare transformers $(ARGS)
 
 # timm without what it depends on: of torchvision only the Python part is needed. ARGS="--most 600" takes all rows.
 accuracy-images:
 	@PYTHON="$(PYTHON)" tools/environment .venv-images torch,report
 	.venv-images/bin/python -m pip install --quiet --no-deps timm==1.0.31 torchvision==0.28.0 huggingface_hub==0.36.0 safetensors pyyaml tqdm packaging pillow
-	.venv-images/bin/python tools/calibration/accuracy_models.py images $(ARGS)
+	.venv-images/bin/python -m tools.compare images $(ARGS)
 
 # Inductor's kernels need Triton, too. ARGS="--most 0" prices the recorded rows alone, --dashboard runs training steps.
 accuracy-compiled:
 	@PYTHON="$(PYTHON)" tools/environment .venv-compiled-images torch,report,compile
 	.venv-compiled-images/bin/python -m pip install --quiet --no-deps timm==1.0.31 torchvision==0.28.0 huggingface_hub==0.36.0 safetensors pyyaml tqdm packaging pillow
-	.venv-compiled-images/bin/python tools/calibration/accuracy_models.py compiled $(ARGS)
+	.venv-compiled-images/bin/python -m tools.compare compiled $(ARGS)
 
 bench-memory: environment
 	$(RUN) -m benchmarks.bench_memory $(ARGS)
 
 # ARGS="--snapshots DIR" replays what git clones in DIR hold, --trainings runs a recorded program again; docs/memory.md.
 snapshots: environment
-	$(RUN) tools/conformance/snapshots.py $(ARGS)
+	$(RUN) -m tools.conformance.snapshots $(ARGS)
 
 # What only a git checkout gives runs with ARGS="--sources DIR --clone"; see docs/programs.md.
 programs:
 	@PYTHON="$(PYTHON)" tools/environment .venv-programs$(if $(TORCH),-torch-$(TORCH)) torch,report $(TORCH)
-	.venv-programs$(if $(TORCH),-torch-$(TORCH))/bin/python tools/programs/programs.py $(ARGS)
+	.venv-programs$(if $(TORCH),-torch-$(TORCH))/bin/python -m tools.programs.programs $(ARGS)
 
 # Programs that compile, with Triton (1 GB more); those that a git checkout gives need ARGS="--sources DIR --clone", too.
 programs-compiled:
 	@PYTHON="$(PYTHON)" tools/environment .venv-programs-compiled torch,report,compile
-	.venv-programs-compiled/bin/python tools/programs/programs.py --only ", compiled" $(ARGS)
+	.venv-programs-compiled/bin/python -m tools.programs.programs --only ", compiled" $(ARGS)
 
 # PyTorch's tests fit the torch that they were released with. ARGS="--list" runs the chosen ones only, ARGS="--suites" those
 # beyond the CUDA files.
 conformance:
 	@PYTHON="$(PYTHON)" tools/environment .venv-torch-$(OLDEST_TORCH) torch,report,dev $(OLDEST_TORCH)
 	@PYTHON="$(PYTHON)" tools/environment .venv-torch-$(OLDEST_TORCH) conformance $(OLDEST_TORCH)
-	.venv-torch-$(OLDEST_TORCH)/bin/python tools/conformance $(ARGS)
+	.venv-torch-$(OLDEST_TORCH)/bin/python -m tools.conformance $(ARGS)
 
 # ARGS="--only threads" runs some.
 determinism: environment
-	$(RUN) tools/behaviour twice $(ARGS)
+	$(RUN) -m tools.behaviour twice $(ARGS)
 
 # ARGS="--only encoder" takes the programs whose names hold that. Programs of others need what `make programs` installs.
 advice:
 	@PYTHON="$(PYTHON)" tools/environment .venv-programs torch,report
-	.venv-programs/bin/python tools/advice $(ARGS)
+	.venv-programs/bin/python -m tools.advice $(ARGS)
 
 # ARGS="record FOLDER" before, ARGS="compare FOLDER" after.
 behaviour: environment
-	$(RUN) tools/behaviour $(ARGS)
+	$(RUN) -m tools.behaviour $(ARGS)
 
 # ARGS="--stand-in A100" runs it without a GPU; see docs/hardware.md. An environment's torch counts when it has CUDA.
 hardware:
-	@PYTHON="$(PYTHON)" HARDWARE_PYTHON="$(HARDWARE_PYTHON)" tools/hardware-python $(CUDA_TORCH) -m hardware $(ARGS)
+	@PYTHON="$(PYTHON)" HARDWARE_PYTHON="$(HARDWARE_PYTHON)" tools/hardware-python $(CUDA_TORCH) -m tools.hardware $(ARGS)
 
 # ARGS="--only 'linalg.*'" compares some operators, ARGS="--programs 0:200" some random programs alone.
 differential-operators: environment
-	OMP_NUM_THREADS=1 $(RUN) -W ignore tools/differential $(ARGS)
+	OMP_NUM_THREADS=1 $(RUN) -W ignore -m tools.differential operators $(ARGS)
 
 # ARGS="--functions 7" compiles the function of one seed again.
 differential-compiled: environment-compile
-	OMP_NUM_THREADS=1 .venv-$(OF)compile/bin/python -W ignore tools/differential/compiled.py $(ARGS)
+	OMP_NUM_THREADS=1 .venv-$(OF)compile/bin/python -W ignore -m tools.differential compiled $(ARGS)
 
 # ARGS="--kernels 7" judges the kernel of one seed again.
 differential-kernels: environment-compile
-	OMP_NUM_THREADS=1 .venv-$(OF)compile/bin/python -W ignore tools/differential/kernels.py $(ARGS)
+	OMP_NUM_THREADS=1 .venv-$(OF)compile/bin/python -W ignore -m tools.differential kernels $(ARGS)
 
 # ARGS="--seed 7 --one trace/112" writes one file again and reads it.
 fuzz: environment
-	$(RUN) tools/fuzz $(ARGS)
+	$(RUN) -m tools.fuzz $(ARGS)
 
 # ARGS="--seed 7 --one 112" runs one program of a seed again, with its text.
 race-oracle: environment
-	OMP_NUM_THREADS=1 $(RUN) tools/races $(ARGS)
+	OMP_NUM_THREADS=1 $(RUN) -m tools.races $(ARGS)
 
 # ARGS="--seed 7 --one 112" runs one schedule of a seed again.
 faults: environment
-	$(RUN) tools/faults $(ARGS)
+	$(RUN) -m tools.faults $(ARGS)
 
 # The checks' pages from their docstrings, and the figures in docs/figures/ into the pages that show them.
 pages: environment
-	$(RUN) tools/docs/check_pages.py
-	$(RUN) tools/docs/figures.py
+	$(RUN) -m tools.docs.check_pages
+	$(RUN) -m tools.docs.figures
 
 # What changes/ says of the next release.
 changelog: environment
-	$(RUN) tools/docs/changelog.py
+	$(RUN) -m tools.docs.changelog
 
 docs: environment
 	@PYTHON="$(PYTHON)" tools/environment $(VENV) docs $(TORCH)
-	$(RUN) tools/docs/mission_table.py
+	$(RUN) -m tools.docs.mission_table
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 # In an environment of its own, which has nothing but what builds; the one that the wheel is tried in is temporary.
 dist:
 	@[ -x .venv-build/bin/python ] || $(or $(PYTHON),python3) -m venv .venv-build
 	@.venv-build/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt build
-	.venv-build/bin/python tools/distribution $(ARGS)
+	.venv-build/bin/python -m tools.distribution $(ARGS)
 
 # The experiments' pages with their numbers, of which those are run again that something has changed for; takes long.
 experiment-pages: environment
 	@PYTHON="$(PYTHON)" tools/environment $(VENV) docs $(TORCH)
-	$(RUN) tools/docs/experiment_pages.py $(ARGS)
+	$(RUN) -m tools.docs.experiment_pages $(ARGS)
 
 experiments: environment
 	@for name in $$($(VENV)/bin/windtunnel experiment list | cut -d' ' -f1); do \

@@ -1,4 +1,4 @@
-"""The sources of windtunnel as the architecture tests see them: files, layers, imports, functions."""
+"""The sources of windtunnel and of `tools` as the architecture tests see them: files, layers, imports, functions."""
 
 import ast
 from dataclasses import dataclass, field
@@ -7,17 +7,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "windtunnel"
+TOOLS = ROOT / "tools"
+PROGRAMS = (TOOLS / "programs" / "scripts", TOOLS / "behaviour" / "programs")
+"""Programs that tools run: no part of them."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file of the package."""
+    """One file of a package: of windtunnel, or of `tools`."""
 
     path: Path
     text: str = field(repr=False)
+    package: Path = PACKAGE
 
     def __str__(self) -> str:
-        return self.path.relative_to(PACKAGE).as_posix()
+        return self.path.relative_to(self.package).as_posix()
 
     @cached_property
     def tree(self) -> ast.Module:
@@ -26,7 +30,7 @@ class Source:
     @property
     def layer(self) -> str:
         """The folder, or for a module at the top its name: what the table of docs/architecture.md has a row for."""
-        first = self.path.relative_to(PACKAGE).parts[0]
+        first = self.path.relative_to(self.package).parts[0]
         return first.removesuffix(".py")
 
     def imports(self) -> list[tuple[int, str]]:
@@ -60,7 +64,7 @@ class Source:
     def _absolute(self, node: ast.ImportFrom) -> str:
         if not node.level:
             return node.module or ""
-        package = ("windtunnel", *self.path.relative_to(PACKAGE).parts)[: -node.level]
+        package = (self.package.name, *self.path.relative_to(self.package).parts)[: -node.level]
         return ".".join((*package, node.module) if node.module else package)
 
 
@@ -68,3 +72,11 @@ class Source:
 def sources() -> list[Source]:
     """Every Python file of the package, read once."""
     return [Source(path, path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))]
+
+
+@cache
+def tools() -> list[Source]:
+    """Every Python file of `tools`, but for the programs that they run."""
+    paths = [path for path in sorted(TOOLS.rglob("*.py")) if not path.is_relative_to(PROGRAMS[0])]
+    paths = [path for path in paths if not path.is_relative_to(PROGRAMS[1])]
+    return [Source(path, path.read_text(encoding="utf-8"), TOOLS) for path in paths]

@@ -10,6 +10,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_pages_are_up_to_date():
-    script = ROOT / "tools" / "docs" / "check_pages.py"
-    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "tools.docs.check_pages", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

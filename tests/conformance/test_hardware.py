@@ -11,16 +11,13 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from tools import ROOT
+from tools.hardware import __main__ as command
+from tools.hardware import context, sides, stages, worker
+from tools.hardware.context import Context
+from tools.hardware.stages import corpus, documents, facts, families, networks, profiles, times
 
 import windtunnel
-
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-
-from hardware import __main__ as command  # noqa: E402
-from hardware import context, sides, stages, worker  # noqa: E402
-from hardware.context import Context  # noqa: E402
-from hardware.stages import corpus, documents, facts, families, networks, profiles, times  # noqa: E402
 
 CONTEXT = Context("native", False, "V100", 1, "unused", short=True)
 
@@ -29,11 +26,11 @@ CONTEXT = Context("native", False, "V100", 1, "unused", short=True)
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict, str]:
     """A run of two facts on a V100 that is emulated on both sides: its folder, its result, and what it printed."""
     folder = tmp_path_factory.mktemp("hardware")
-    line = [sys.executable, "-m", "hardware", "--stand-in", "V100", "--short", "--stages", "facts"]
+    line = [sys.executable, "-m", "tools.hardware", "--stand-in", "V100", "--short", "--stages", "facts"]
     line += ["--folder", str(folder), "--output", str(folder / "result.json")]
     line += ["--items", "allocated by size", "range of priorities", "milliseconds of torch.cuda._sleep(10^8)"]
     variables = {name: value for name, value in os.environ.items() if not name.startswith("WINDTUNNEL_")}
-    variables["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tools")])
+    variables["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     done = subprocess.run(line, cwd=folder, env=variables, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return folder, json.loads((folder / "result.json").read_text()), done.stdout
@@ -191,7 +188,7 @@ def test_speed_ups_of_compiling_are_compared_and_ranked() -> None:
 def test_a_test_of_the_documents_runs_without_windtunnel_on_a_real_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"GPUS": "2", "MODEL": "", "RESULTS": "unused"}.items():
         monkeypatch.setenv(f"HARDWARE_{name}", value)
-    from hardware import documents_plugin as plugin
+    from tools.hardware import documents_plugin as plugin
 
     head = [sys.executable, "-m", "windtunnel", "run"]
     assert plugin.rewritten([*head, "-q", "--gpus", "2xV100", "x.py", "-q"]) == [sys.executable, "x.py", "-q"]
@@ -214,9 +211,9 @@ def test_the_gpu_that_is_emulated_is_the_one_of_that_name_or_the_most_alike() ->
 
 def test_each_family_is_timed_by_shape_on_both_sides(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "windtunnel", "run", "-q", "--gpus", "A100", "--no-data", "--assume", "1", "-m"]
-    line += ["hardware.worker", "families", str(tmp_path / "out"), CONTEXT.text(), "products", "attention"]
+    line += ["tools.hardware.worker", "families", str(tmp_path / "out"), CONTEXT.text(), "products", "attention"]
     variables = {name: value for name, value in os.environ.items() if not name.startswith("WINDTUNNEL_")}
-    variables["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tools")])
+    variables["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     done = subprocess.run(line, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     found = {line["item"]: line["value"] for line in worker.read(tmp_path / "out") if "value" in line}

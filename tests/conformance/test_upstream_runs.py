@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools" / "conformance"))
-
-from upstream import page  # noqa: E402
-from upstream.runs import EMULATED, Journal, Result, Runner  # noqa: E402
-from upstream.sources import SourcesError, find, source_lines, unpack  # noqa: E402
+from tools.conformance.upstream import page
+from tools.conformance.upstream.runs import EMULATED, Journal, Result, Runner
+from tools.conformance.upstream.sources import SourcesError, find, source_lines, unpack
 
 DEB822 = """Types: deb
 URIs: http://mirror.example/debian

@@ -15,7 +15,7 @@ from windtunnel import gpus
 from windtunnel.cost import CostModel
 from windtunnel.trace.operation import Signature
 
-TABLE = Path(__file__).parents[2] / "tools" / "calibration" / "attention_bf16.csv.gz"
+TABLE = Path(__file__).parents[2] / "tools" / "corpus" / "attention_bf16.csv.gz"
 
 
 def model(name):

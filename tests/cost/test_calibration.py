@@ -5,28 +5,23 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 from statistics import median
 
 import pytest
-
-TOOLS = Path(__file__).parents[2] / "tools" / "calibration"
+from tools import ROOT
+from tools.calibration import calibrate_bands, calibrate_compiled, calibrate_images
+from tools.corpus import recordings, training
+from tools.fitting import forget_shares
 
 
 def test_the_committed_curves_meet_the_kernel_timings():
-    command = [sys.executable, str(TOOLS / "calibrate_cost.py"), "--check"]
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-m", "tools.calibration", "--check", "cost"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     match = re.search(r"^kernel bins: (\d+), median error ([\d.]+)%, p90 ([\d.]+)%$", run.stdout, re.MULTILINE)
     assert match is not None
     assert int(match[1]) >= 60
     assert float(match[2]) <= 5.0
     assert float(match[3]) <= 15.0
-
-
-@pytest.fixture
-def reference_steps(monkeypatch):
-    monkeypatch.syspath_prepend(str(TOOLS))
-    return __import__("reference_steps")
 
 
 @pytest.mark.parametrize(
@@ -39,32 +34,25 @@ def reference_steps(monkeypatch):
         pytest.param("bert-large SQuAD", "A100-SXM4-80GB", "fp16", "112", 0.12, marks=pytest.mark.long),
     ],
 )
-def test_training_steps_against_published_throughput(reference_steps, model, key, kind, batch, allowed):
+def test_training_steps_against_published_throughput(model, key, kind, batch, allowed):
     """# issue 4: accuracy is reported, never assumed; the first row was fitted, the others were not."""
-    wanted = {"model": model, "key": key, "kind": kind, "batch": batch}
-    (row,) = [row for row in reference_steps.rows() if wanted.items() <= row.items()]
-    assert reference_steps.predict(row)[0] == pytest.approx(float(row["value"]), rel=allowed)
+    wanted = (model, key, kind, int(batch))
+    (row,) = [row for row in training.rows() if (row.model, row.gpu, row.kind, row.batch) == wanted]
+    assert training.predict(row)[0] == pytest.approx(row.published, rel=allowed)
 
 
-@pytest.fixture
-def calibrate_images(monkeypatch):
-    monkeypatch.syspath_prepend(str(TOOLS))
-    return __import__("calibrate_images")
-
-
-def test_recorded_steps_meet_what_was_published(calibrate_images):
+def test_recorded_steps_meet_what_was_published():
     """All recordings: the errors of the shares as they are, and how many lie in the band that is printed."""
-    bands = __import__("calibrate_bands")
-    some = calibrate_images.record_steps.read("image_steps.json.gz")
-    errors = [abs(1 / bands.ratio(one) - 1) for one in some]
-    inside = [abs(bands.ratio(one) - 1) <= bands.band_of(one) for one in some]
+    some = recordings.read("image_steps.json.gz")
+    errors = [abs(1 / one.ratio() - 1) for one in some]
+    inside = [abs(one.ratio() - 1) <= calibrate_bands.band_of(one) for one in some]
     assert median(errors) < 0.08
     assert 0.6 <= sum(inside) / len(inside) <= 0.95
 
 
-def test_every_kernel_of_a_step_is_priced_by_the_shares_that_it_names(calibrate_images):
+def test_every_kernel_of_a_step_is_priced_by_the_shares_that_it_names():
     """The groups' times by the data files' shares add up to the step that the model predicts."""
-    one = calibrate_images.record_steps.read("image_steps.json.gz")[37]
+    one = recordings.read("image_steps.json.gz")[37]
     steps = calibrate_images.Steps([one])
     shares = calibrate_images.SHARES.values()
     total = sum(
@@ -85,13 +73,8 @@ def test_the_step_share_narrows_wide_bands_alone():
     assert bands.of_step(0.3, compiled=True) == pytest.approx(min(0.9, 0.3 * bands.step_share(compiled=True)))
 
 
-@pytest.fixture
-def calibrate_compiled(calibrate_images):
-    return __import__("calibrate_compiled")
-
-
 @pytest.mark.parametrize("held_out", [False, True])
-def test_recorded_compiled_steps_meet_what_was_published(calibrate_compiled, held_out):
+def test_recorded_compiled_steps_meet_what_was_published(held_out):
     """15 % for the compiled step, 10 % for the speed-up over eager, on fitted rows and on those that only judge."""
     of = calibrate_compiled.pairs(held_out)
     eager, compiled = calibrate_compiled.step_ms(of.eager), calibrate_compiled.step_ms(of.compiled)
@@ -100,12 +83,12 @@ def test_recorded_compiled_steps_meet_what_was_published(calibrate_compiled, hel
     assert median(abs(a / b / c - 1) for a, b, c in zip(eager, compiled, published, strict=True)) <= 0.10
 
 
-def test_nothing_is_fitted_on_models_that_are_held_out(calibrate_images, calibrate_compiled):
+def test_nothing_is_fitted_on_models_that_are_held_out():
     fitted = {one.model for one in calibrate_images.recordings()}
     assert fitted.isdisjoint(one.model for one in calibrate_compiled.pairs(held_out=True).compiled)
 
 
-def test_every_share_decides_the_price_of_some_kernel(calibrate_images):
+def test_every_share_decides_the_price_of_some_kernel():
     named = {
         share
         for one in calibrate_images.recordings()
@@ -115,7 +98,7 @@ def test_every_share_decides_the_price_of_some_kernel(calibrate_images):
     assert named == set(calibrate_images.SHARES)
 
 
-def test_a_share_decides_no_price_of_a_kernel_that_does_not_name_it(calibrate_images):
+def test_a_share_decides_no_price_of_a_kernel_that_does_not_name_it():
     """Each share is doubled and halved: only kernels that name it change."""
     images = calibrate_images
     some = [images.recordings()[at] for at in (3, 60, 170)]
@@ -125,19 +108,19 @@ def test_a_share_decides_no_price_of_a_kernel_that_does_not_name_it(calibrate_im
         try:
             for value in (known, known / 2):
                 share.set(value)
-                images.clear()
+                forget_shares()
                 models = [images.CostModel(images.gpus.find(one.gpu), one.cuda) for one in some]
                 prices = zip(some, models, strict=True)
                 priced.append([model.kernel(kernel).duration_ns for one, model in prices for kernel in one.signatures])
         finally:
             share.set(known)
-            images.clear()
+            forget_shares()
         named = [name in images.shares_of(one, kernel) for one in some for kernel in one.signatures]
         changed = [before != after for before, after in zip(*priced, strict=True)]
         assert not any(one and not other for one, other in zip(changed, named, strict=True)), name
 
 
-def test_a_ranking_is_limited_by_the_errors_and_by_how_far_the_speedups_are_apart(calibrate_compiled):
+def test_a_ranking_is_limited_by_the_errors_and_by_how_far_the_speedups_are_apart():
     import numpy as np
 
     near, far = np.array([1.0, 1.01, 1.02]), np.array([1.0, 2.0, 4.0])

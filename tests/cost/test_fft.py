@@ -24,7 +24,7 @@ def us(cost_model, shape, dim="[1]", normalization="0", dtype="complex64"):
     [(1024, 1, 3.379), (16384, 256, 130.0), (65536, 16, 54.0), (1048576, 4, 223.0), (4194304, 16, 3728.0)],
 )
 def test_published_transforms_are_met(length, batch, published):
-    """cuFFT on an RTX 3080 (tools/calibration/fft_published.csv)."""
+    """cuFFT on an RTX 3080 (tools/corpus/fft_published.csv)."""
     assert us(RTX3080, (batch, length)) == pytest.approx(published, rel=0.3)
 
 

@@ -32,7 +32,7 @@ def us(cost_model, name, *shape, dtype="float32"):
     ],
 )
 def test_published_decompositions_are_met(cost_model, name, shape, published):
-    """tools/calibration/solvers_published.csv."""
+    """tools/corpus/solvers_published.csv."""
     assert us(cost_model, name, *shape) == pytest.approx(published, rel=0.35)
 
 

@@ -15,7 +15,7 @@ from windtunnel.cost import CostModel
 from windtunnel.cost.operators import read
 from windtunnel.trace.operation import Signature
 
-TABLE = Path(__file__).parents[2] / "tools" / "calibration" / "products_bf16.csv"
+TABLE = Path(__file__).parents[2] / "tools" / "corpus" / "products_bf16.csv"
 WIDTH = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "int8": 1, "float64": 8}
 
 

@@ -13,7 +13,7 @@ from windtunnel import gpus
 from windtunnel.cost import CostModel
 from windtunnel.trace.operation import Signature
 
-TABLE = Path(__file__).parents[2] / "tools" / "calibration" / "memory_bound_published.csv"
+TABLE = Path(__file__).parents[2] / "tools" / "corpus" / "memory_bound_published.csv"
 MODELS = ("H100-SXM5-80GB", "A100-SXM4-80GB", "H20-96GB")
 H100, A100, H20 = (CostModel(gpus.find(name), (12, 8)) for name in MODELS)
 

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tools import ROOT
 
 from windtunnel import cli, foreign, gpus
 from windtunnel.analysis import compare, snapshot_file
@@ -290,10 +291,8 @@ def test_a_short_fuzz_run_gets_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     import subprocess
     import sys
 
-    tool = Path(__file__).parents[2] / "tools" / "fuzz"
-    done = subprocess.run(
-        [sys.executable, str(tool), "--files", "8", "--seed", "11"], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "tools.fuzz", "--files", "8", "--seed", "11"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "88 files, 0 without an answer" in done.stdout
 

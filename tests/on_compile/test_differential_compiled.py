@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from tools.differential import compiled as differential
 
 import windtunnel
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools" / "differential"))
-
-import compiled as differential
 
 
 @pytest.mark.parametrize("seed", [0, 5, 23])

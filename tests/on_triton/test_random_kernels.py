@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools" / "differential"))
-
-import kernels as differential
+from tools.differential import kernels as differential
 
 
 @pytest.mark.parametrize("first", range(0, 120, 30))

@@ -7,20 +7,15 @@ import pickle
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+from tools import ROOT
+from tools.programs import program_packages, programs
+from tools.programs.program_data import MAKERS
 
-TOOLS = Path(__file__).parents[2] / "tools" / "programs"
-sys.path.insert(0, str(TOOLS))
-
-import program_packages  # noqa: E402
-from program_data import MAKERS  # noqa: E402
-
-import programs  # noqa: E402
-
+TOOLS = ROOT / "tools" / "programs"
 ROWS, VERSIONS = programs.rows()
 
 

@@ -7,16 +7,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tools import ROOT
+from tools.differential.programs import compare
 
 import windtunnel
 from windtunnel.session import Session
 
-TOOL = Path(__file__).parents[2] / "tools" / "differential"
 PARTS = 4
 """Of how many parts every operator of the database is in one, with one of its calls."""
 FEW = 60
@@ -137,10 +137,7 @@ def test_dropout_on_the_host_draws_what_it_draws_without_gpus() -> None:
         assert torch.equal(drawn(), want)
 
 
-def test_random_programs_end_as_on_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(TOOL.parent))
-    from differential.programs import compare
-
+def test_random_programs_end_as_on_plain_pytorch() -> None:
     assert compare(range(12)) == []
 
 
@@ -150,9 +147,10 @@ def test_random_programs_end_as_on_plain_pytorch(monkeypatch: pytest.MonkeyPatch
 def test_operators_do_what_they_do_on_plain_pytorch(part: int, parts: int) -> None:
     """In a process of its own: PyTorch's database, once imported, freezes flags of `torch.backends` for good."""
     types = ("--dtypes", "float32,complex64,int64", "--samples", "1")
-    command = [sys.executable, "-W", "ignore", str(TOOL), "--one-case", "--part", f"{part}/{parts}", *types]
+    tool = (sys.executable, "-W", "ignore", "-m", "tools.differential", "operators")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    command = [*tool, "--one-case", "--part", f"{part}/{parts}", *types]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     operators, comparisons = re.search(r"(\d+) operators, (\d+) comparisons", done.stdout).groups()  # type: ignore[union-attr]
     assert int(comparisons) > int(operators) * 1.9

@@ -11,17 +11,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tools import ROOT
 
 from windtunnel.seam.torch.operators import native_functions
 from windtunnel.session import Session
 
-TOOL = Path(__file__).parents[2] / "tools" / "differential"
 NEW = torch.__version__ >= "2.9"
 
 
@@ -198,8 +197,9 @@ def test_the_declarations_are_those_of_the_dispatcher() -> None:
 )
 def test_pytorchs_databases_find_what_they_expect(kinds: str) -> None:
     """In a process of its own: PyTorch's database, once imported, freezes flags of `torch.backends` for good."""
-    command = [sys.executable, "-W", "ignore", str(TOOL), "--refusals", "--kinds", kinds, "--part", "0/8"]
+    tool = (sys.executable, "-W", "ignore", "-m", "tools.differential", "operators")
+    command = [*tool, "--refusals", "--part", "0/8", "--kinds", kinds]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(re.search(r"^(\d+) refusals: 0 differences", done.stdout, re.MULTILINE)[1]) > 3  # type: ignore[index]

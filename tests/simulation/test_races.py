@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from tools import ROOT
 
 pytestmark = pytest.mark.long
 """It starts a program of its own."""
-
-TOOL = Path(__file__).resolve().parents[2] / "tools" / "races"
 
 
 @pytest.mark.parametrize(
@@ -24,9 +22,9 @@ def test_random_programs_race_as_the_oracle_says(words: str) -> None:
 
     In 438 memory is handed on after a write that races with reads, which is reported: mending it mends the reuse too.
     """
-    command = [sys.executable, str(TOOL), *words.split()]
+    command = [sys.executable, "-m", "tools.races", *words.split()]
     done = subprocess.run(
-        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
+        command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("0 programs where the two differ\n")

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from tools.differential.trainer import compare, plain, ranks, space
 
-TOOL = str(Path(__file__).parents[2] / "tools" / "differential_trainer")
 SEED = 11
 
 
-@pytest.fixture
-def tool(monkeypatch):
-    monkeypatch.syspath_prepend(TOOL)
-    import compare
-    import space
-
-    import ranks
-
-    yield ranks, space, compare
-    for name in ("compare", "ranks", "space", "plain", "pieces", "trained", "outcome"):
-        sys.modules.pop(name, None)
-
-
-def differing(tool, *counts: tuple[str, int]) -> list[str]:
-    ranks = tool[0]
+def differing(*counts: tuple[str, int]) -> list[str]:
     names = [ranks.Name(strategy, number) for strategy, count in counts for number in range(count)]
     found = dict(ranks.verdicts(SEED, names))
     assert len(found) == len(names)
@@ -38,26 +21,22 @@ def differing(tool, *counts: tuple[str, int]) -> list[str]:
 
 
 @pytest.mark.parametrize(("strategy", "count"), [("cpu", 50), ("gpu", 15), ("dp", 12)])
-def test_one_process_agrees_with_a_hand_written_loop(tool, strategy, count):
-    assert differing(tool, (strategy, count)) == []
+def test_one_process_agrees_with_a_hand_written_loop(strategy, count):
+    assert differing((strategy, count)) == []
 
 
 @pytest.mark.long
-def test_two_processes_agree_with_a_hand_written_loop(tool):
-    assert differing(tool, ("ddp", 12), ("fsdp", 12)) == []
+def test_two_processes_agree_with_a_hand_written_loop():
+    assert differing(("ddp", 12), ("fsdp", 12)) == []
 
 
-def test_a_configuration_is_the_same_on_every_machine(tool):
-    _, space, _ = tool
+def test_a_configuration_is_the_same_on_every_machine():
     assert space.draw("cpu", 3, SEED) == space.draw("cpu", 3, SEED)
     assert space.draw("cpu", 3, SEED) != space.draw("cpu", 4, SEED)
 
 
-def test_a_difference_is_found(tool):
+def test_a_difference_is_found():
     """The comparison sees one changed number."""
-    _, space, compare = tool
-    import plain
-
     one, two = (plain.train(space.Config(seed=3, metrics=("mae",))) for _ in range(2))
     assert compare.differences(one, two, "fp32") == []
     two.history[1]["train_mae"] += 1e-3

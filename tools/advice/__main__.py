@@ -21,11 +21,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import click
-from rehearsal import MEASURED, Rehearsal, prepare, rehearse
-from targets import ROOT, Change, Target, prepared, targets
 
-from windtunnel.judgement import SHORT, WORTH
-from windtunnel.trace.finding import Finding
+from tools import ROOT
+from tools.advice.rehearsal import MEASURED, Rehearsal, prepare, rehearse
+from tools.advice.targets import Change, Target, prepared, targets
+from windtunnel.judgement import SHORT
+from windtunnel.trace.finding import WORTH, Finding
 
 WITHIN = 1.5
 NEEDED = 0.95

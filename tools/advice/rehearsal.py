@@ -138,7 +138,7 @@ def _rehearse(job: Job) -> Rehearsal:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(job.folder or folder)
         os.environ.update(job.variables)
-        with emulate(job.gpus, **job.options) as session:  # type: ignore[arg-type]
+        with emulate(job.gpus, **job.options) as session:
             rounds = _Rounds(session.trace)
             setattr(builtins, MARK, rounds.mark)
             exec(job.prelude, {"__name__": "prelude"})

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from rehearsal import MARK
-
+from tools.advice.rehearsal import MARK
 from windtunnel.trace.finding import Fix
 
 AGAIN = "_again"

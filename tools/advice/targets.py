@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import math
 import shutil
-import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -14,21 +13,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from loops import FAULTS, UNCAPTURED, Program, programs
-from rehearsal import Job, rehearse
-from rewriting import lengthened, marked, tries
+from tests.checks.corpus import Page, pages
 
+from tools import ROOT
+from tools.advice.loops import FAULTS, UNCAPTURED, Program, programs
+from tools.advice.rehearsal import Job, rehearse
+from tools.advice.rewriting import lengthened, marked, tries
+from tools.programs.program_data import MAKERS
+from tools.programs.programs import Row, rows
 from windtunnel import checks
 from windtunnel.judgement import SHORT
 from windtunnel.trace.finding import Finding
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "checks"), str(ROOT / "tools" / "programs")]
-
-from corpus import Page, pages  # noqa: E402
-from program_data import MAKERS  # noqa: E402
-
-from programs import Row, rows  # noqa: E402
 
 TABLE = Path(__file__).with_name("patches.toml")
 NOTEBOOK = ROOT / "tests" / "programs" / "notebook.py"

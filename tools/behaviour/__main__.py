@@ -1,8 +1,8 @@
 """`make behaviour`: what about thirty programs do under emulation, recorded, or held byte for byte to a record.
 
-    python tools/behaviour record FOLDER
-    python tools/behaviour compare FOLDER
-    python tools/behaviour twice               # `make determinism`: the same program gives the same bytes
+    python -m tools.behaviour record FOLDER
+    python -m tools.behaviour compare FOLDER
+    python -m tools.behaviour twice               # `make determinism`: the same program gives the same bytes
 
 Recorded of each program: its output, its trace of each rank, and its findings. Record before a change of the code's
 structure, compare after it: a difference that was not meant is a fault. The traces hold the lines of the programs,
@@ -25,13 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from tests.checks import corpus
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "checks"))
-
-import corpus  # noqa: E402
-
 PAGES = (
     "accumulation-and-clipping",
     "activation-checkpointing",

@@ -1,8 +1,5 @@
 """Fit the constants of fused attention on published kernel timings, cross-validate them, write both as data.
 
-    python tools/calibration/calibrate_attention.py            # writes attention.toml and the bands of `attention`
-    python tools/calibration/calibrate_attention.py --check    # fits nothing: the error of the constants as they are
-
 A100 and L40S have thousands of timings each (NVIDIA aiconfigurator, FlashAttention-2): all constants are fitted there,
 and those of the other generations, of which people published a dozen rows, keep what they cannot tell. Shapes are left
 out by whole sets of heads and sizes of a head, in five folds; a generation by another's constants.
@@ -10,25 +7,30 @@ out by whole sets of heads and sizes of a head, in five folds; a generation by a
 
 from __future__ import annotations
 
-import argparse
-import sys
-import zlib
 from collections import defaultdict
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
-
-import tables  # noqa: E402
-from calibrate_products import FOLDS, Array, Residuals, band_rows, report, update_bands, write  # noqa: E402
-
-from windtunnel import gpus  # noqa: E402
-from windtunnel.cost.families import attention, streams  # noqa: E402
-from windtunnel.cost.families.attention import Attention, Constants  # noqa: E402
+from tools.corpus import tables
+from tools.fitting import (
+    Array,
+    Mask,
+    Residuals,
+    Tables,
+    band_rows,
+    chosen,
+    fold_of,
+    left_out,
+    loss_of,
+    search,
+    update_bands,
+    write,
+)
+from windtunnel import gpus
+from windtunnel.cost.families import attention, streams
+from windtunnel.cost.families.attention import Attention, Constants
 
 SOURCE = "fitted: {n} timings of FlashAttention-2 ({where})"
 AICONFIGURATOR = "NVIDIA aiconfigurator, Apache-2.0"
@@ -121,34 +123,19 @@ def measured(timings: list[Timing]) -> Array:
     return np.array([timing.us for timing in timings])
 
 
-def loss(timings: list[Timing], gpu: gpus.Gpu, constants: Constants) -> float:
-    """The mean of the logarithmic errors, of which those of outliers count no more than `CLIP`."""
-    errors = np.abs(np.log(predict(timings, gpu, constants) / measured(timings)))
-    return float(np.mean(np.minimum(errors, CLIP)))
-
-
 def fit(timings: list[Timing], gpu: gpus.Gpu, begin: Constants, free: tuple[str, ...], seed: int = 0) -> Constants:
-    """Search along one constant after the other, with steps that grow where they help and shrink where not."""
+    """The free constants that meet a sample of the rows best."""
     order = np.random.default_rng(seed).permutation(len(timings))[:SAMPLE]
     some = [timings[index] for index in order]
-    found, best = begin, loss(some, gpu, begin)
-    step = dict.fromkeys(free, 0.3)
-    while max(step.values()) > 0.01:
-        for name in free:
-            if step[name] <= 0.01:
-                continue
-            for factor in (np.exp(step[name]), np.exp(-step[name])):
-                value = float(getattr(found, name) * factor)
-                if name == "tail":
-                    value = min(1.0, value)
-                tried = found._replace(**{name: value})
-                error = loss(some, gpu, tried)
-                if error < best - 1e-6:
-                    best, found = error, tried
-                    step[name] *= 1.2
-                    break
-            else:
-                step[name] *= 0.5
+
+    def loss(constants: Constants) -> float:
+        return loss_of(predict(some, gpu, constants), measured(some), CLIP)
+
+    def move(of: Constants, name: str, step: float) -> Constants:
+        value = float(getattr(of, name) * np.exp(step))
+        return of._replace(**{name: min(1.0, value) if name == "tail" else value})
+
+    found = search(begin, free, loss, move, least=0.01, grow=1.2, shrink=lambda step: 0.5 * step)
     return found._replace(**{name: float(f"{getattr(found, name):.4g}") for name in free})
 
 
@@ -157,21 +144,15 @@ def flash(timings: list[Timing]) -> list[Timing]:
     return [timing for timing in timings if not timing.kernel]
 
 
-def folds(timings: list[Timing]) -> Array:
-    """The fold of each row, the same for all of a set of heads and a size of them."""
-    keys = (f"{one.of.heads} {one.of.key_heads} {one.of.dim} {one.of.causal}" for one in timings)
-    return np.array([zlib.crc32(key.encode()) % FOLDS for key in keys])
-
-
 def cross_validate(timings: list[Timing], gpu: gpus.Gpu, plan: Plan) -> Residuals:
-    """Every fold predicted with constants that have not seen its heads."""
-    ratio, mine = np.empty(len(timings)), folds(timings)
-    for fold in range(FOLDS):
-        others = [one for one, of in zip(timings, mine, strict=True) if of != fold]
-        constants = fit(others, gpu, Constants(), plan.free, fold)
-        some = [one for one, of in zip(timings, mine, strict=True) if of == fold]
-        ratio[mine == fold] = measured(some) / predict(some, gpu, constants)
-    return Residuals("own GPU", plan.gpu, ratio)
+    """Every fold predicted with constants that have not seen its sets of heads and sizes of them."""
+    folds = [fold_of(f"{one.of.heads} {one.of.key_heads} {one.of.dim} {one.of.causal}") for one in timings]
+
+    def predicted(fold: int, others: Mask, mine: Mask) -> Array:
+        constants = fit(chosen(timings, others), gpu, Constants(), plan.free, fold)
+        return predict(chosen(timings, mine), gpu, constants)
+
+    return Residuals("own GPU", plan.gpu, measured(timings) / left_out(folds, predicted))
 
 
 def scaled(constants: Constants, of: gpus.Gpu, to: gpus.Gpu) -> Constants:
@@ -184,8 +165,9 @@ def calibrate() -> None:
     """Fit, cross-validate and write."""
     timings = read()
     fitted: dict[str, Constants] = {}
-    rows: list[tuple[str, dict[str, Any]]] = []
-    own, borrowed = [], []
+    rows: Tables = []
+    own: list[Residuals] = []
+    borrowed: list[Residuals] = []
     for plan in PLANS:
         gpu, some = gpu_of(plan.gpu), flash(timings[plan.gpu])
         fitted[plan.generation] = fit(some, gpu, fitted.get(plan.base, Constants()), plan.free)
@@ -195,7 +177,7 @@ def calibrate() -> None:
             borrowed.append(Residuals("borrowed", plan.gpu, measured(some) / predict(some, gpu, constants)))
         else:
             own.append(cross_validate(some, gpu, plan))
-            report(own[-1], own[-1].width())
+            own[-1].report()
     for plan, other in ((PLANS[0], PLANS[1]), (PLANS[1], PLANS[0])):
         gpu, some = gpu_of(plan.gpu), flash(timings[plan.gpu])
         constants = scaled(fitted[other.generation], gpu_of(other.gpu), gpu)
@@ -211,7 +193,7 @@ def calibrate() -> None:
         source = {"n": len(some), "source": SOURCE.format(n=len(some), where=where)}
         rows.append(("row", {**head, **constants._asdict(), **source}))
         if plan.base:
-            report(Residuals("fitted", plan.gpu, measured(some) / predict(some, gpu, constants)), np.inf)
+            Residuals("fitted", plan.gpu, measured(some) / predict(some, gpu, constants)).report(np.inf)
     others = [one for one in timings["A100-SXM4-40GB"] if not one.kernel]
     gpu = gpus.find("A100-SXM4-40GB")
     sibling = Residuals("own generation", gpu.key, measured(others) / predict(others, gpu, fitted["ampere"]))
@@ -220,11 +202,11 @@ def calibrate() -> None:
         share = share_of(some, gpu, fitted["ampere"])
         rows.append(("share", {"name": kernel, "share": share, "n": len(some), "source": EFFICIENT}))
         ratio = measured(some) / predict(some, gpu, fitted["ampere"], share)
-        report(Residuals(kernel, gpu.key, ratio), np.inf)
+        Residuals(kernel, gpu.key, ratio).report(np.inf)
         sibling = sibling._replace(ratio=np.concatenate([sibling.ratio, ratio]))
     residuals = {"own GPU": own, "own generation": [sibling], "borrowed": borrowed}
     for one in (sibling, *borrowed):
-        report(one, one.width())
+        one.report()
     write("attention", "Fused attention: the constants of cost/families/attention.py.", rows)
     update_bands(("attention",), band_rows("attention", residuals, SOURCES))
 
@@ -261,20 +243,4 @@ def check() -> None:
         for kernel, backward in kernels:
             mine = [one for one in some if (one.kernel, one.of.backward) == (kernel, backward)]
             ratio = measured(mine) / predict(mine, gpu, constants, attention.share(kernel))
-            residuals = Residuals(kernel or ("backward" if backward else "flash"), key, ratio)
-            report(residuals, residuals.width())
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="fit nothing: print the errors of the constants")
-    only_check = parser.parse_args().check
-    print("GPU              distance           n  median     p90    bias  inside")
-    if only_check:
-        check()
-    else:
-        calibrate()
-
-
-if __name__ == "__main__":
-    main()
+            Residuals(kernel or ("backward" if backward else "flash"), key, ratio).report()

@@ -1,7 +1,5 @@
 """Bands of convolutions and of whole steps, from models that no constant has seen.
 
-    python tools/calibration/calibrate_bands.py --check    # how many steps lie inside the band that is printed for them
-
 Convolutions on tensor cores were never timed one by one, so their band is that of the steps that they take three tenths
 of at least, or a tenth for depthwise ones. A step's band is the mean of its kernels', by their time, times one share,
 since errors of kernels cancel in part: the share that holds 80 % of the steps of four sets of equal weight: timm's
@@ -11,25 +9,31 @@ accuracy` that nothing was fitted on. Compiled steps have a share of their own, 
 
 from __future__ import annotations
 
-import argparse
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
-
-import calibrate_cost  # noqa: E402
-import calibrate_images  # noqa: E402
-import record_steps  # noqa: E402
-from calibrate_images import Steps  # noqa: E402
-from calibrate_products import BANDS_HEAD, Array, Residuals, stored, update_bands, write  # noqa: E402
-from record_steps import Recording  # noqa: E402
-
-from windtunnel import gpus  # noqa: E402
-from windtunnel.cost import CostModel, bands, operators  # noqa: E402
+from tools.calibration import calibrate_images
+from tools.calibration.calibrate_cost import is_fitted
+from tools.calibration.calibrate_images import Steps
+from tools.corpus import recordings
+from tools.corpus.recordings import Recording
+from tools.fitting import (
+    BANDS_HEAD,
+    Array,
+    Mask,
+    Residuals,
+    Tables,
+    band_row,
+    chosen,
+    forget,
+    stored,
+    tables_of,
+    update_bands,
+    write,
+)
+from windtunnel import gpus
+from windtunnel.cost import CostModel, bands, operators
 
 FROM_STEPS = {
     "convolutions": ("convolution ", 0.3),
@@ -69,7 +73,7 @@ def part_of(steps: Steps, begins: str, levels: dict[str, int]) -> Array:
 
 def convolution_bands(found: calibrate_images.Found) -> None:
     """Write the bands of the families that only whole steps tell of."""
-    rows: list[tuple[str, dict[str, Any]]] = []
+    rows: Tables = []
     for family, (begins, least) in FROM_STEPS.items():
         some = part_of(found.steps, begins, found.levels) >= least
         for distance, predicted, left_out in (
@@ -78,8 +82,7 @@ def convolution_bands(found: calibrate_images.Found) -> None:
         ):
             residuals = Residuals(distance, "", (found.steps.ms / predicted)[some])
             source = f"whole steps of timm's models with {least:.0%} of their time in them, {left_out} left out"
-            row = {"family": family, "distance": distance, "width": residuals.width(), "n": int(some.sum())}
-            rows.append(("band", row | {"source": source}))
+            rows.append(band_row(family, residuals, source))
     update_bands(tuple(FROM_STEPS), rows)
 
 
@@ -87,38 +90,28 @@ def generated_bands(found: calibrate_images.Found) -> None:
     """Write the bands of the kernels that Inductor generates: only whole compiled steps of one card tell of them."""
     some = part_of(found.steps, "generated ", found.levels) >= GENERATED_PART
     residuals = Residuals("own generation", "", (found.steps.ms / found.left_out)[some])
-    own = residuals.width()
-    said = f"whole steps of timm's compiled models with {GENERATED_PART:.0%} of their time in them"
-    near = {"width": own, "n": int(some.sum()), "source": f"{said}, the model's family left out"}
-    far = {"width": max(own, bands.band("streams", "borrowed")), "n": 0, "source": "assumed: that of other kernels"}
-    rows: list[tuple[str, dict[str, Any]]] = []
-    for distance, row in (("own generation", near), ("borrowed", far)):
-        rows.append(("band", {"family": "generated", "distance": distance} | row))
-    update_bands(("generated",), rows)
+    source = f"whole steps of timm's compiled models with {GENERATED_PART:.0%} of their time in them"
+    near = band_row("generated", residuals, f"{source}, the model's family left out")
+    width = max(residuals.width(), bands.band("streams", "borrowed"))
+    far = {"distance": "borrowed", "width": width, "n": 0, "source": "assumed: that of other kernels"}
+    update_bands(("generated",), [near, ("band", near[1] | far)])
 
 
 def others() -> dict[str, tuple[list[Recording], Array]]:
     """Recorded steps that nothing was fitted on, and published over predicted times."""
-    throughputs = [one for one in record_steps.read("throughput_steps.json.gz") if not fitted_or_old(one)]
-    found = {"transformers": record_steps.read("transformer_steps.json.gz"), "throughputs": throughputs}
-    return {name: (some, np.array([ratio(one) for one in some])) for name, some in found.items()}
+    throughputs = [one for one in recordings.read(recordings.THROUGHPUTS) if not fitted_or_old(one)]
+    found = {"transformers": recordings.read(recordings.TRANSFORMERS), "throughputs": throughputs}
+    return {name: (some, np.array([one.ratio() for one in some])) for name, some in found.items()}
 
 
 def fitted_or_old(one: Recording) -> bool:
     """Whether a training program's row was fitted, or ran on software of 2020."""
-    row = {"model": one.model, "key": one.gpu, "kind": one.group.split()[0]}
-    return calibrate_cost.is_fitted(row) or one.cuda < (11, 0)
+    return is_fitted(one.model, one.gpu, one.group.split()[0]) or one.cuda < (11, 0)
 
 
-def ratio(one: Recording) -> float:
-    """Published over predicted time of a step."""
-    return 1e6 * one.ms / one.step_ns(CostModel(gpus.find(one.gpu), one.cuda))
-
-
-def of_group(found: calibrate_images.Found, chosen: Array) -> tuple[list[Recording], Array]:
-    """The chosen steps, and published over predicted times with their family left out."""
-    some = [one for one, wanted in zip(found.steps.recordings, chosen.tolist(), strict=True) if wanted]
-    return some, (found.steps.ms / found.left_out)[chosen]
+def of_group(found: calibrate_images.Found, wanted: Mask) -> tuple[list[Recording], Array]:
+    """The wanted steps, and published over predicted times with their family left out."""
+    return chosen(found.steps.recordings, wanted), (found.steps.ms / found.left_out)[wanted]
 
 
 def step_bands(found: calibrate_images.Found) -> None:
@@ -126,9 +119,8 @@ def step_bands(found: calibrate_images.Found) -> None:
     eager = {"images": of_group(found, ~found.is_compiled)} | others()
     compiled = {"compiled": of_group(found, found.is_compiled)}
     rows = {"step": share_of(eager | compiled), "compiled_step": share_of(compiled)}
-    write("bands", BANDS_HEAD, [*stored("bands", "band"), *rows.items()])
-    operators.read.cache_clear()
-    bands.step_share.cache_clear()
+    write("bands", BANDS_HEAD, [*tables_of({"band": stored("bands")["band"]}), *rows.items()])
+    forget()
     for kind, row in rows.items():
         print(f"{kind}: {row['share']:.2f} of its kernels' mean band")
     for name, (some, ratios) in (eager | compiled).items():
@@ -161,23 +153,16 @@ def calibrate(found: calibrate_images.Found) -> None:
     """Write the bands that whole steps give."""
     convolution_bands(found)
     generated_bands(found)
-    operators.read.cache_clear()
-    bands.band.cache_clear()
+    forget()
     step_bands(found)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", required=True, help="fit nothing")
-    parser.parse_args()
+def check() -> None:
+    """How many steps lie inside the band that is printed for them."""
     for name, some in (
-        ("images", record_steps.read(calibrate_images.EAGER_STEPS)),
+        ("images", recordings.read(recordings.EAGER_STEPS)),
         ("compiled", calibrate_images.compiled_recordings()),
     ):
-        show(name, some, np.array([ratio(one) for one in some]))
+        show(name, some, np.array([one.ratio() for one in some]))
     for name, (some, ratios) in others().items():
         show(name, some, ratios)
-
-
-if __name__ == "__main__":
-    main()

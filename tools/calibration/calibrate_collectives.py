@@ -1,9 +1,6 @@
 """Fit the constants of collectives in one node on published nccl-tests rows, and cross-validate them.
 
-    python tools/calibration/calibrate_collectives.py            # writes src/windtunnel/cost/data/collectives.toml
-    python tools/calibration/calibrate_collectives.py --check    # prints the errors of the constants as they are
-
-The rows are those of `tools/calibration/nccl_single_node.csv.gz` (aiconfigurator's: A100, H100, B200, GB200, L40S) and
+The rows are those of `tools/corpus/nccl_single_node.csv.gz` (aiconfigurator's: A100, H100, B200, GB200, L40S) and
 `nccl_published.csv` (what people published; of these only V100-PCIE is fitted). The constants are those of
 `windtunnel.cost.collectives.Path`: a pattern search finds those with the least mean of |log(predicted / measured)|, cut
 at 0.7, over the medians of rows of equal system, operation, ranks, type and size, of which those from 64 MiB on count
@@ -14,27 +11,25 @@ fit ("own"), where its operation with that number of ranks was ("generation"), a
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path as File
 from typing import Any
 
 import numpy as np
 
-ROOT = File(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src")]
+from tools import fitting
+from tools.corpus import tables
+from tools.fitting import Array, Mask, Tables, Verbatim, forget, search, verbatim
+from windtunnel import gpus
+from windtunnel.cost.collectives import Collectives, Path, size_class, traffic
 
-import tables  # noqa: E402
-
-from windtunnel import gpus  # noqa: E402
-from windtunnel.cost import operators  # noqa: E402
-from windtunnel.cost.collectives import Collectives, Path, size_class, traffic  # noqa: E402
-
-OUT = ROOT / "src" / "windtunnel" / "cost" / "data" / "collectives.toml"
-TABLES = File(__file__).parent
+HEAD = (
+    "Collectives in one node: written by tools/calibration/calibrate_collectives.py; do not edit by hand.",
+    "A candidate takes base_us + hop_us * hops + chunk * (hops + own) / (share * the link's rate one way); see",
+    "cost/collectives.py. crowd: the rate falls with (2 / ranks) to it; assumed_crowd: for other models.",
+    "band: measured over predicted time, 10 and 90 % quantiles in cross-validation over so many rows.",
+)
 GPUS = {
     "a100_sxm": "A100-SXM4-80GB",
     "h100_sxm": "H100-SXM5-80GB",
@@ -95,11 +90,10 @@ LINKS = (
     Link("nvlink5", ("b200_sxm", "gb200"), ("B200-180GB", "GB200-186GB"), 900e3, _RING, _PEER, 6,
          extra={"generations": ["blackwell", "blackwell-120"]}),
     Link("pcie", ("v100_pcie",), ("V100-PCIe-32GB",), 15.75e3, _PCIE, {}),
-    Link("pcie-staged", ("l40s",), ("L40S",), 31.5e3, _HOST, _HOST, crowded=True, extra={"assumed_crowd": 1.0}),
+    Link("pcie-staged", ("l40s",), ("L40S",), 31.5e3, _HOST, _HOST, crowded=True,
+         extra={"assumed_crowd": Verbatim(1.0)}),
 )  # fmt: skip
-NVLINK2 = """
-# Borrowed: NVLink 3's constants; large all-reduces on eight V100 reach 132 of 150 GB/s (DGX-1V, nccl-tests).
-"""
+NVLINK2 = "Borrowed: NVLink 3's constants; large all-reduces on eight V100 reach 132 of 150 GB/s (DGX-1V, nccl-tests)."
 
 
 def rows() -> list[Row]:
@@ -197,33 +191,22 @@ class Model:
                 errors = np.abs(np.log(self.predict(at, table)) - measured)
             return float(np.average(np.minimum(errors, CUT), weights=weights))
 
-        at, step = self.start.copy(), np.full_like(self.start, 0.3)
-        best = loss(at)
-        for _ in range(60):
-            for i in self.free:
-                for sign in (1.0, -1.0):
-                    trial = at.copy()
-                    trial[i] = np.clip(trial[i] + sign * step[i], self.low[i[1]], self.high[i[1]])
-                    if (found := loss(trial)) < best - 1e-7:
-                        at, best = trial, found
-                        step[i] *= 1.3
-                        break
-                else:
-                    step[i] *= 0.6
-            if max(step[i] for i in self.free) < 2e-3:
-                break
-        return at
+        def move(at: np.ndarray, i: tuple[int, int], step: float) -> np.ndarray:
+            tried = at.copy()
+            tried[i] = np.clip(tried[i] + step, self.low[i[1]], self.high[i[1]])
+            return tried
+
+        options: dict[str, Any] = {"least": 2e-3, "grow": 1.3, "gain": 1e-7, "rounds": 60}
+        return search(self.start, self.free, loss, move, shrink=lambda step: 0.6 * step, **options)
 
 
-def left_out(model: Model, chosen: list[Row], fold: Callable[[Row], object]) -> np.ndarray:
+def left_out(model: Model, rows: list[Row], fold: Callable[[Row], object]) -> Array:
     """What each row is predicted by constants that were fitted without the rows of its fold."""
-    folds = np.array([hash(fold(r)) for r in chosen])
-    found = np.zeros(len(chosen))
-    for one in dict.fromkeys(folds.tolist()):
-        kept = [r for r, f in zip(chosen, folds, strict=True) if f != one]
-        out = np.flatnonzero(folds == one)
-        found[out] = model.predict(model.fit(medians(kept)), [chosen[i] for i in out])
-    return found
+
+    def predicted(_: object, others: Mask, mine: Mask) -> Array:
+        return model.predict(model.fit(medians(fitting.chosen(rows, others))), fitting.chosen(rows, mine))
+
+    return fitting.left_out([fold(row) for row in rows], predicted)
 
 
 def size_fold(row: Row) -> int:
@@ -242,7 +225,7 @@ def line(name: str, ratios: np.ndarray, inside: np.ndarray | None = None) -> str
     return text if inside is None else f"{text}  {np.mean(inside):5.0%}"
 
 
-HEAD = f"{'':44} {'n':>5}  {'median':>6}  {'p90':>6}  {'bias':>6}"
+COLUMNS = f"{'':44} {'n':>5}  {'median':>6}  {'p90':>6}  {'bias':>6}"
 
 
 def quantiles(ratios: np.ndarray) -> tuple[float, float]:
@@ -333,7 +316,7 @@ def report(fitted: list[Fitted]) -> list[dict[str, Any]]:
         ("operations and ranks left out", "generation", group_fold, lambda one: one.by_group),
     )
     for words, distance, fold, predicted in ways:
-        print(f"\n{words}\n{HEAD}  inside the 80 % band of the other folds")
+        print(f"\n{words}\n{COLUMNS}  inside the 80 % band of the other folds")
         pool, coverage = [], []
         for one in fitted:
             times = predicted(one)
@@ -348,7 +331,7 @@ def report(fitted: list[Fitted]) -> list[dict[str, Any]]:
                 mine = np.array([r.system == system for r in one.rows])
                 print(line(GPUS[system], ratios[mine], inside[mine]))
         print(line("all", np.concatenate(pool), np.concatenate(coverage)))
-    print(f"\nanother kind of link's constants\n{HEAD}")
+    print(f"\nanother kind of link's constants\n{COLUMNS}")
     for prefix in ("nvlink", "pcie"):
         chosen, ratios = borrowed(fitted, prefix)
         print(line(f"{prefix}, borrowed", ratios))
@@ -356,86 +339,57 @@ def report(fitted: list[Fitted]) -> list[dict[str, Any]]:
     return found
 
 
-def _inline(values: dict[str, Any]) -> str:
-    parts = [
-        f"{key} = " + (f'"{value}"' if isinstance(value, str) else f"{value:.4g}") for key, value in values.items()
-    ]
-    return "{ " + ", ".join(parts) + " }"
-
-
 def write(fitted: list[Fitted], bands: list[dict[str, Any]]) -> None:
     """Write the data file."""
-    lines = [
-        "# Collectives in one node: written by tools/calibration/calibrate_collectives.py; do not edit by hand.",
-        "# A candidate takes base_us + hop_us * hops + chunk * (hops + own) / (share * the link's rate one way); see",
-        "# cost/collectives.py. crowd: the rate falls with (2 / ranks) to it; assumed_crowd: for other models.",
-        "# band: measured over predicted time, 10 and 90 % quantiles in cross-validation over so many rows.",
-    ]
+    found: Tables = []
     for one in fitted:
-        lines += link_lines(one)
+        found += link_tables(one)
         if one.model.link.name == "nvlink3":
-            lines += nvlink2_lines(one)
-    for row in bands:
-        lines += ["", "[[band]]"]
-        lines += [f"{key} = " + (f'"{value}"' if isinstance(value, str) else str(value)) for key, value in row.items()]
-    OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    operators.read.cache_clear()
+            found += nvlink2_tables(one)
+    fitting.write("collectives", HEAD, [*found, *(("band", verbatim(row)) for row in bands)])
+    forget()
 
 
-def link_lines(one: Fitted) -> list[str]:
-    """The lines of one link's constants."""
+def link_tables(one: Fitted) -> Tables:
+    """One link's constants."""
     link = one.model.link
     measured: dict[str, set[int]] = defaultdict(set)
     for r in one.rows:
         measured[r.kind].add(r.ranks)
-    lines = ["", "[[link]]", f'name = "{link.name}"', f"models = {list(link.models)!r}".replace("'", '"')]
-    lines += [f"{key} = {value!r}".replace("'", '"') for key, value in link.extra.items()]
-    lines.append("measured = { " + ", ".join(f"{kind} = {sorted(n)}" for kind, n in sorted(measured.items())) + " }")
-    if link.switch_ranks:
-        lines.append(f"switch_ranks = {link.switch_ranks}")
-    lines.append(f'source = "fitted: {len(one.rows)} rows of nccl-tests on {", ".join(GPUS[s] for s in link.systems)}"')
+    row: dict[str, Any] = {"name": link.name, "models": list(link.models), **link.extra}
+    row["measured"] = {kind: sorted(n) for kind, n in sorted(measured.items())}
+    row |= {"switch_ranks": link.switch_ranks} if link.switch_ranks else {}
+    row["source"] = f"fitted: {len(one.rows)} rows of nccl-tests on {', '.join(GPUS[s] for s in link.systems)}"
     paths = [(f, p, path, path.rate / link.nominal) for f, p, path in one.model.paths(one.at)]
     if not link.peer:
         paths += [("peer", p, path, share) for f, p, path, share in paths if f == "ring"]
-    return lines + path_lines(paths)
+    return [("link", row), *path_tables(paths)]
 
 
-def nvlink2_lines(one: Fitted) -> list[str]:
+def nvlink2_tables(one: Fitted) -> Tables:
     """A V100's NVLink, of which no rows are there: NVLink 3's constants, and what NCCL reaches at large sizes."""
-    lines = [
-        *NVLINK2.rstrip().splitlines(),
-        "[[link]]",
-        'name = "nvlink2"',
-        "models = []",
-        'generations = ["volta", "turing", "pascal", "kepler"]',
-    ]
-    lines += ["measured = {}", "borrowed = true"]
-    lines.append("source = \"assumed: NVLink 3's; Simple's share is of 132 of 150 GB/s on eight V100 (nccl-tests)\"")
+    row = {"#": NVLINK2, "name": "nvlink2", "models": [], "generations": ["volta", "turing", "pascal", "kepler"]}
+    source = "assumed: NVLink 3's; Simple's share is of 132 of 150 GB/s on eight V100 (nccl-tests)"
     paths = []
     for family, protocol, path in one.model.paths(one.at):
         simple = protocol == "Simple"
         share = 0.88 if simple else path.rate / one.model.link.nominal
         paths.append((family, protocol, path._replace(own=0.01) if simple else path, share))
-    return lines + path_lines(paths)
+    return [("link", row | {"measured": {}, "borrowed": True, "source": source}), *path_tables(paths)]
 
 
-def path_lines(paths: list[tuple[str, str, Path, float]]) -> list[str]:
-    """The lines of candidates: (family, protocol, constants, share of the link's nominal rate)."""
-    lines = []
+def path_tables(paths: list[tuple[str, str, Path, float]]) -> Tables:
+    """Candidates: (family, protocol, constants, share of the link's nominal rate)."""
+    found: Tables = []
     for family, protocol, path, share in paths:
-        values = {"protocol": protocol, "base_us": path.base_us, "hop_us": path.hop_us, "share": share, "own": path.own}
-        if path.crowd:
-            values["crowd"] = path.crowd
-        lines += [
-            f"[[link.path.{family}]]",
-            *(f"{k} = " + (f'"{v}"' if isinstance(v, str) else f"{v:.4g}") for k, v in values.items()),
-        ]
-    return lines
+        row = {"protocol": protocol, "base_us": path.base_us, "hop_us": path.hop_us, "share": share, "own": path.own}
+        found.append((f"link.path.{family}", row | ({"crowd": path.crowd} if path.crowd else {})))
+    return found
 
 
-def table() -> None:
+def check() -> None:
     """Print the error of the constants as they are, by GPU, operation and ranks, and on rows that were not fitted."""
-    print(f"\nthe constants as they are, every row\n{HEAD}  inside the band")
+    print(f"\nthe constants as they are, every row\n{COLUMNS}  inside the band")
     groups: dict[tuple[str, str, int], list[Row]] = defaultdict(list)
     for r in rows():
         groups[r.system, r.kind, r.ranks].append(r)
@@ -445,7 +399,7 @@ def table() -> None:
         everything += found
         print(line(f"{GPUS[system]} {kind} {ranks}", *map(np.array, zip(*found, strict=True))))
     print(line("all", *map(np.array, zip(*everything, strict=True))))
-    print(f"\npublished elsewhere, not fitted (sizes from 1 MiB on)\n{HEAD}  inside the band")
+    print(f"\npublished elsewhere, not fitted (sizes from 1 MiB on)\n{COLUMNS}  inside the band")
     for (key, kind, ranks), found in sorted(unseen().items()):
         print(line(f"{key} {kind} {ranks}", *map(np.array, zip(*found, strict=True))))
 
@@ -490,19 +444,4 @@ def calibrate() -> None:
     fitted = fit_all()
     write(fitted, report(fitted))
     _models.clear()
-    table()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--check", action="store_true", help="fit nothing: print the errors of the constants as they are"
-    )
-    if parser.parse_args().check:
-        table()
-    else:
-        calibrate()
-
-
-if __name__ == "__main__":
-    main()
+    check()

@@ -1,9 +1,7 @@
 """Judge the shares of `calibrate_images.py` by timm's compiled models: the compiled step, the speed-up and its ranking.
 
-    python tools/calibration/calibrate_compiled.py    # fits nothing: the errors of the shares as they are
-
 The rows are timm's results on an RTX 4090 (`compiled_models.csv`), their kernels those that the emulated programs
-launched, eagerly and compiled (`record_steps.py compiled` and `held-out`). The models of `compiled_steps.json.gz` are
+launched, eagerly and compiled (`record.py compiled` and `held-out`). The models of `compiled_steps.json.gz` are
 fitted; those of `held_out_steps.json.gz`, which a seed of their own drew, judge the shares and nothing else. The error
 of a speed-up is that of published over predicted times of both steps of a model. `make calibrate` prints both with the
 model's family left out.
@@ -11,30 +9,21 @@ model's family left out.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from statistics import NormalDist, median
 from typing import NamedTuple
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
-
-import calibrate_images  # noqa: E402
-import record_steps  # noqa: E402
-import tables  # noqa: E402
-from accuracy_models import tau  # noqa: E402
-from calibrate_images import COMPILED  # noqa: E402
-from calibrate_products import Array, Residuals, report  # noqa: E402
-from record_steps import Recording  # noqa: E402
-
-from windtunnel import gpus  # noqa: E402
-from windtunnel.cost import CostModel  # noqa: E402
+from tools.calibration import calibrate_images
+from tools.corpus import recordings, tables
+from tools.corpus.outcomes import tau
+from tools.corpus.recordings import COMPILED, COMPILED_STEPS, HELD_OUT_STEPS, Recording
+from tools.fitting import Array, Residuals
+from windtunnel import gpus
+from windtunnel.cost import CostModel
 
 EAGER = "eager"
-HELD_OUT_STEPS = "held_out_steps.json.gz"
-HELD_OUT = f"held out by seed {record_steps.HELD_OUT_SEED}"
+HELD_OUT = f"held out by seed {recordings.HELD_OUT_SEED}"
 ERRORS = (0.02, 0.05, 0.1)
 """Median errors for which `ceilings` says how well they rank."""
 
@@ -48,7 +37,7 @@ class Pairs(NamedTuple):
 
 def pairs(held_out: bool = False) -> Pairs:
     """The recordings of the fitted rows, or of those that are held out."""
-    found = record_steps.read(HELD_OUT_STEPS if held_out else calibrate_images.COMPILED_STEPS)
+    found = recordings.read(HELD_OUT_STEPS if held_out else COMPILED_STEPS)
     of = {(one.model, one.cuda): one for one in found if one.group == EAGER}
     compiled = [one for one in found if one.group == COMPILED]
     return Pairs(compiled, [of[one.model, one.cuda] for one in compiled])
@@ -62,8 +51,7 @@ def step_ms(recordings: list[Recording]) -> Array:
 def show(title: str, of: Pairs, compiled_ms: Array, eager_ms: Array) -> None:
     """A line of the compiled steps' errors, one of the eager steps', and one of the speed-ups'."""
     for kind, some, predicted_ms in ((COMPILED, of.compiled, compiled_ms), (EAGER, of.eager, eager_ms)):
-        residuals = Residuals(kind, title, np.array([one.ms for one in some]) / predicted_ms)
-        report(residuals, residuals.width())
+        Residuals(kind, title, np.array([one.ms for one in some]) / predicted_ms).report()
     predicted, published = eager_ms / compiled_ms, published_speedups(of)
     errors = np.abs(predicted / published - 1.0)
     ranking = tau(list(zip(predicted.tolist(), published.tolist(), strict=True)))
@@ -126,7 +114,8 @@ SAME_PROGRAM = "vit_base_patch16_224", "vit_base_patch16_224_miil"
 """Two models of one architecture, which differ by their weights alone."""
 
 
-def main() -> None:
+def check() -> None:
+    """The errors of the shares as they are."""
     for title, of in (("as fitted", pairs()), (HELD_OUT, pairs(held_out=True))):
         show(title, of, step_ms(of.compiled), step_ms(of.eager))
     show_limits()
@@ -139,7 +128,3 @@ def show_limits() -> None:
     show("all recorded", of, step_ms(of.compiled), step_ms(of.eager))
     show_ceilings(of)
     show_lost(of)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,6 @@
 """Fit the cost model's efficiency curves on published figures, write them as data, and print the error.
 
-    python tools/calibration/calibrate_cost.py            # writes src/windtunnel/cost/data/curves.toml
-    python tools/calibration/calibrate_cost.py --check    # prints the error of the curves as they are
-
-`tools/calibration/accuracy.py` prints the error against published throughput.
+`make accuracy` prints the error against published throughput.
 
 FP32 curves come straight from kernel timings (three knots a class and GPU). Matrix products on tensor cores have
 constants from kernel timings (`calibrate_products.py`); generations and precisions without timings borrow them, times
@@ -16,27 +13,28 @@ whether it holds.
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 from functools import cache
-from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
+from tools.corpus import recordings, tables
+from tools.corpus.recordings import IMAGES, Recording
+from tools.fitting import forget, tables_of, verbatim, write
+from windtunnel import gpus
+from windtunnel.cost import CostModel, curves, operators
+from windtunnel.trace.operation import Signature
 
-import record_steps  # noqa: E402
-import tables  # noqa: E402
-from record_steps import IMAGES, Recording  # noqa: E402
+if TYPE_CHECKING:
+    from tools.corpus import training
 
-from windtunnel import gpus  # noqa: E402
-from windtunnel.cost import CostModel, curves, operators  # noqa: E402
-from windtunnel.cost.families import products  # noqa: E402
-from windtunnel.trace.operation import Signature  # noqa: E402
-
-OUT = ROOT / "src" / "windtunnel" / "cost" / "data" / "curves.toml"
+HEAD = (
+    "Efficiency curves: written by tools/calibration/calibrate_cost.py; do not edit by hand.",
+    "roofline_us: knots of the roofline time; efficiency: roofline over real time; band: half-width.",
+    "unaligned: what matrix products keep of it on tensor cores when sizes are no multiples of 16 bytes.",
+    "product: what matrix products reach of the constants that they borrow (products.toml).",
+    "convolution: what convolutions reach of the rate of products.",
+)
 CLASSES = {
     "linear": "matmul",
     "bmm": "bmm",
@@ -79,11 +77,11 @@ def bin_median(low: float, high: float, before: int, after: int) -> float:
     return low * (high / low) ** part
 
 
-def is_fitted(row: dict[str, str]) -> bool:
+def is_fitted(model: str, gpu: str, kind: str) -> bool:
     """Whether a row of published throughput is one that the curves were fitted on."""
     return any(
-        (row["kind"], row["model"]) == (precision, model) and row["key"] in map(FITTED_GPUS.get, generations)
-        for _, precision, model, generations in FITTED
+        (kind, model) == (precision, name) and gpu in map(FITTED_GPUS.get, generations)
+        for _, precision, name, generations in FITTED
     )
 
 
@@ -143,24 +141,9 @@ class Fit:
 
     def write(self) -> None:
         """Write the data file and let the model read it anew."""
-        lines = [
-            "# Efficiency curves: written by tools/calibration/calibrate_cost.py; do not edit by hand.",
-            "# roofline_us: knots of the roofline time; efficiency: roofline over real time; band: half-width.",
-            "# unaligned: what matrix products keep of it on tensor cores when sizes are no multiples of 16 bytes.",
-            "# product: what matrix products reach of the constants that they borrow (products.toml).",
-            "# convolution: what convolutions reach of the rate of products.",
-        ]
-        for kind, rows in (("curve", self.curves), *self.shares.items()):
-            for row in rows:
-                lines += ["", f"[[{kind}]]"]
-                lines += [f"{k} = " + (f'"{v}"' if isinstance(v, str) else str(v)) for k, v in row.items()]
-        OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        operators.read.cache_clear()
-        products.scales.cache_clear()
-        products.row_of.cache_clear()
-        curves.curve.cache_clear()
-        curves.share_of.cache_clear()
-        curves._curves.cache_clear()
+        data = tables_of({"curve": self.curves} | self.shares)
+        write("curves", HEAD, [(kind, verbatim(row)) for kind, row in data])
+        forget()
 
     def set(self, operator_class: str, precision: str, generation: str, value: float, source: str) -> None:
         """Take `value` as the efficiency of a class's large products, or as the share of those with odd sizes."""
@@ -176,26 +159,26 @@ class Fit:
         ]
         self.curves.append(tensor_curve(operator_class, precision, generation, value, source))
 
-    def search(self, operator_class: str, generation: str, row: dict[str, str]) -> None:
+    def search(self, operator_class: str, generation: str, row: training.Row) -> None:
         """Bisect until the predicted throughput is the published one: from 0.15 to 1.0 (odd sizes) or 1.6."""
         low, high = 0.15, {"unaligned": 1.0, "product": 1.6, "convolution": 1.6}.get(operator_class, 1.05)
-        where = next(name for start, name in PUBLISHERS.items() if row["source"].startswith(start))
-        source = f"fitted: {where}'s throughput of {row['model']} on {row['gpu']}, batch {row['batch']}"
-        run = recorded()[row["model"], row["key"], f"{row['kind']} {row['batch']}"]
-        gpu = gpus.find(row["key"])
+        where = next(name for start, name in PUBLISHERS.items() if row.source.startswith(start))
+        source = f"fitted: {where}'s throughput of {row.model} on {row.card}, batch {row.batch}"
+        run = recorded()[row.model, row.gpu, row.group]
+        gpu = gpus.find(row.gpu)
         for _ in range(12):
             value = (low + high) / 2
-            self.set(operator_class, row["kind"], generation, value, source)
+            self.set(operator_class, row.kind, generation, value, source)
             self.write()
             slow = run.step_ns(CostModel(gpu, (11, 8))) > 1e6 * run.ms
             low, high = (value, high) if slow else (low, value)
-        print(f"{operator_class:12} {row['kind']} {generation:10} {value:.2f}")
+        print(f"{operator_class:12} {row.kind} {generation:10} {value:.2f}")
 
 
 @cache
 def recorded() -> dict[tuple[str, str, str], Recording]:
     """The recorded steps of the training programs, by model, GPU, precision and batch."""
-    return {(one.model, one.gpu, one.group): one for one in record_steps.read("throughput_steps.json.gz")}
+    return {(one.model, one.gpu, one.group): one for one in recordings.read(recordings.THROUGHPUTS)}
 
 
 def of_images() -> dict[str, list[dict[str, Any]]]:
@@ -207,19 +190,19 @@ def of_images() -> dict[str, list[dict[str, Any]]]:
 def calibrate() -> None:
     """Fit all curves and shares but those of images, which stay as they are."""
     fit(Fit(fp32_curves(), of_images()))
-    kernel_report()
+    check()
 
 
 def fit(found: Fit) -> None:
     """Add the tensor-core curves: for each a search for the one number that meets the published throughput."""
-    from reference_steps import rows as published
+    from tools.corpus import training
 
     large_products(found, "fp16", "ampere")  # from the kernel timings
     large_products(found, "fp16", "ampere-86")
     for operator_class, precision, model, generations in FITTED:
         for generation in generations:
             key = FITTED_GPUS[generation]
-            (row,) = [r for r in published() if (r["model"], r["key"], r["kind"]) == (model, key, precision)]
+            (row,) = [r for r in training.rows() if (r.model, r.gpu, r.kind) == (model, key, precision)]
             found.search(operator_class, generation, row)
             if operator_class == "product":
                 large_products(found, precision, generation)
@@ -256,7 +239,7 @@ def turing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def kernel_report() -> None:
+def check() -> None:
     """Print the error of the curves against every bin of the kernel timings above 10 us."""
     errors = []
     for row in tables.read("kernel_efficiency_fp32.csv"):
@@ -276,16 +259,3 @@ def kernel_report() -> None:
     print(
         f"kernel bins: {len(errors)}, median error {median(errors):.1%}, p90 {errors[int(0.9 * (len(errors) - 1))]:.1%}"
     )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="fit nothing: print the errors of the curves as they are")
-    if not parser.parse_args().check:
-        calibrate()
-        return
-    kernel_report()
-
-
-if __name__ == "__main__":
-    main()

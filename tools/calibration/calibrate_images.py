@@ -1,10 +1,7 @@
 """Fit what only whole models tell: shares of convolutions, generated kernels, normalizations, pools and bandwidth.
 
-    python tools/calibration/calibrate_images.py            # writes the shares into cost/data
-    python tools/calibration/calibrate_images.py --check    # fits nothing: the error of the shares as they are
-
 The rows are timm's results, eager (`image_models.csv`) and compiled (`compiled_models.csv`), their kernels those that
-the emulated programs launched (`image_steps.json.gz`, `compiled_steps.json.gz`, by `record_steps.py`). All shares are
+the emulated programs launched (`image_steps.json.gz`, `compiled_steps.json.gz`). All shares are
 fitted together, since a model's eager and compiled step have most of them in common. A share is a power of 1.02; the
 search goes up and down one share after the other and takes what lowers the mean of |log(predicted / published)|, cut at
 0.6, in which each group of GPU, mode and layout weighs as the root of its number of rows, and a share of few rows costs
@@ -14,52 +11,37 @@ GPU by the other.
 
 from __future__ import annotations
 
-import argparse
-import sys
-import zlib
 from collections import defaultdict
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
-
-import calibrate_cost  # noqa: E402
-import calibrate_streams  # noqa: E402
-import record_steps  # noqa: E402
-from calibrate_products import Array, Residuals, report, write  # noqa: E402
-from record_steps import IMAGES, Recording  # noqa: E402
-
-from windtunnel import gpus  # noqa: E402
-from windtunnel.cost import CostModel, bands, curves, operators  # noqa: E402
-from windtunnel.cost.families import (  # noqa: E402
-    attention,
+from tools.calibration import calibrate_cost, calibrate_streams
+from tools.corpus import recordings as corpus
+from tools.corpus.recordings import COMPILED, COMPILED_STEPS, EAGER_STEPS, IMAGES, Recording
+from tools.fitting import Array, Mask, fold_of, forget_shares, left_out, report_groups, search, tables_of, write
+from windtunnel import gpus
+from windtunnel.cost import CostModel, operators
+from windtunnel.cost.families import (
     convolutions,
     direct_convolutions,
     generated,
     looped_convolutions,
-    products,
     scans,
     streams,
 )
-from windtunnel.cost.families.problem import Problem  # noqa: E402
-from windtunnel.cost.operators import classify, plain  # noqa: E402
-from windtunnel.trace.operation import Signature  # noqa: E402
+from windtunnel.cost.families.problem import Problem
+from windtunnel.cost.operators import classify, plain
+from windtunnel.trace.operation import Signature
 
 GENERATED_HEAD = "Kernels that Inductor generates: the shares of cost/families/generated.py."
 CONVOLUTIONS_HEAD = "Convolutions: the shares of cost/families/convolutions.py and direct_convolutions.py."
-EAGER_STEPS, COMPILED_STEPS = "image_steps.json.gz", "compiled_steps.json.gz"
-COMPILED = "compiled"
-"""The group of the compiled steps."""
 PULL = 0.01
 """What moves a share of compiled models as far as the rows ask for it where they agree, and holds it where two or three
 of them tell."""
 STEP = 1.02
 CLIP = 0.6
-FOLDS = 5
 Levels = tuple[int, ...]
 
 
@@ -158,32 +140,6 @@ SHARES = {
 }
 
 
-def clear() -> None:
-    """Let the model read its data anew; what was set by `Share.set` stays."""
-    for cached in (
-        streams.generation_share,
-        streams.class_share,
-        direct_convolutions.fitted_share,
-        generated.fitted_share,
-        curves.share_of,
-        products.scales,
-        products.row_of,
-    ):
-        cached.cache_clear()
-
-
-OTHER_CACHES = (
-    products.fitted,
-    attention.fitted,
-    attention.share,
-    curves.curve,
-    curves._curves,
-    bands.band,
-    bands.step_share,
-)
-"""What else remembers data files."""
-
-
 def shares_of(recording: Recording, signature: Signature) -> tuple[str, ...]:
     """The shares that decide the price of a kernel."""
     gpu, operator, name = gpus.find(recording.gpu), classify(signature.name), plain(signature.name)
@@ -193,7 +149,7 @@ def shares_of(recording: Recording, signature: Signature) -> tuple[str, ...]:
         problem = model.problem(signature, name, *model._precision(signature, operator, name))
         if looped_convolutions.is_looped(problem):
             return ("product ampere-86",) if generation == "ampere-86" else ()
-        bias = (rate,) if streams.bias_ns(problem) else ()
+        bias: tuple[str, ...] = (rate,) if streams.bias_ns(problem) else ()
         if name.endswith("_backward") and bias:
             bias = (rate, "reduction")
         direct = direct_convolutions.is_direct(problem)
@@ -237,7 +193,7 @@ class Steps:
     def __init__(self, recordings: list[Recording]) -> None:
         self.recordings = recordings
         self.ms = np.array([one.ms for one in recordings])
-        counts = defaultdict(int)
+        counts: dict[str, int] = defaultdict(int)
         for one in recordings:
             counts[one.group] += 1
         self.weights = np.array([counts[one.group] ** -0.5 for one in recordings])
@@ -255,7 +211,7 @@ class Steps:
         """Milliseconds that each step spends in the kernels of a group, with its shares at these levels."""
         for name, level in zip(group, levels, strict=True):
             SHARES[name].set(SHARES[name].value(level))
-        clear()
+        forget_shares()
         total = np.zeros(len(self.recordings))
         for index, signature, times in self.groups[group]:
             total[index] += times * self.models[index].kernel(signature).duration_ns / 1e6
@@ -266,33 +222,22 @@ class Steps:
         parts = [self.times(group, tuple(levels[name] for name in group)) for group in self.groups]
         return np.maximum(np.sum(parts, axis=0), self.host_ms)
 
-    def loss(self, levels: dict[str, int], chosen: Array) -> float:
+    def loss(self, levels: dict[str, int], chosen: Mask) -> float:
         """The mean of the chosen rows' logarithmic errors, cut, by their weights."""
         errors = np.minimum(np.abs(np.log(self.predict(levels) / self.ms)), CLIP)
         weights = self.weights * chosen
         pulled = sum(SHARES[name].pull * (level * np.log(STEP)) ** 2 for name, level in levels.items())
         return float(np.sum(errors * weights) / np.sum(weights) + pulled)
 
-    def fit(self, chosen: Array, begin: dict[str, int] | None = None) -> dict[str, int]:
+    def fit(self, chosen: Mask, begin: dict[str, int] | None = None) -> dict[str, int]:
         """The levels at which the chosen rows are met best, by steps that grow where they help and shrink where not."""
-        levels = dict(begin or dict.fromkeys(SHARES, 0))
-        best = self.loss(levels, chosen)
-        stride = dict.fromkeys(SHARES, 8)
-        while any(stride.values()):
-            for name in SHARES:
-                if not stride[name]:
-                    continue
-                for change in (stride[name], -stride[name]):
-                    tried = levels | {name: levels[name] + change}
-                    if SHARES[name].value(tried[name]) > SHARES[name].most:
-                        continue
-                    error = self.loss(tried, chosen)
-                    if error < best - 1e-6:
-                        best, levels = error, tried
-                        break
-                else:
-                    stride[name] //= 2
-        return levels
+
+        def move(of: dict[str, int], name: str, change: int) -> dict[str, int] | None:
+            level = of[name] + change
+            return of | {name: level} if SHARES[name].value(level) <= SHARES[name].most else None
+
+        levels = begin or dict.fromkeys(SHARES, 0)
+        return search(levels, SHARES, lambda tried: self.loss(tried, chosen), move, 8)
 
 
 def family(model: str) -> str:
@@ -300,16 +245,13 @@ def family(model: str) -> str:
     return model.split("_")[0].rstrip("0123456789")
 
 
-def folds(recordings: list[Recording]) -> Array:
-    """The fold of each row, the same for all of a family."""
-    return np.array([zlib.crc32(family(one.model).encode()) % FOLDS for one in recordings])
-
-
 def cross_validate(steps: Steps, begin: dict[str, int]) -> tuple[Array, Array]:
     """Predicted milliseconds where the row's family was left out, and where its GPU was (of compiled ones, nothing)."""
-    left_out, mine = np.empty(len(steps.ms)), folds(steps.recordings)
-    for fold in range(FOLDS):
-        left_out[mine == fold] = steps.predict(steps.fit(mine != fold, begin))[mine == fold]
+
+    def predicted(_: int, others: Mask, mine: Mask) -> Array:
+        return steps.predict(steps.fit(others, begin))[mine]
+
+    of_family = left_out([fold_of(family(one.model)) for one in steps.recordings], predicted)
     keys = np.array([one.gpu for one in steps.recordings])
     of_gpu = np.empty(len(steps.ms))
     for key, other in (("RTX3090", "RTX4090"), ("RTX4090", "RTX3090")):
@@ -318,16 +260,7 @@ def cross_validate(steps: Steps, begin: dict[str, int]) -> tuple[Array, Array]:
         levels[f"rate {key}"] = levels[f"rate {other}"]
         levels[f"convolution {near[0]}"] = levels[f"convolution {near[1]}"]
         of_gpu[keys == key] = steps.predict(levels)[keys == key]
-    return left_out, of_gpu
-
-
-def show(title: str, ratio: Array, steps: Steps) -> None:
-    """A line for each group of rows."""
-    print(title)
-    groups = np.array([one.group for one in steps.recordings])
-    for group in sorted(set(groups)):
-        some = Residuals("", group, ratio[groups == group])
-        report(some, some.width())
+    return of_family, of_gpu
 
 
 def begin() -> None:
@@ -339,13 +272,13 @@ def begin() -> None:
 
 def save() -> None:
     """Write the shares as they are into their files."""
-    clear()
+    forget_shares()
     for file, head in {
         "streams": calibrate_streams.HEAD,
         "convolutions": CONVOLUTIONS_HEAD,
         "generated": GENERATED_HEAD,
     }.items():
-        write(file, head, [(kind, row) for kind, rows in operators.read(file).items() for row in rows])
+        write(file, head, tables_of(operators.read(file)))
     known = operators.read("curves")
     shares = {kind: known.get(kind, []) for kind in calibrate_cost.SHARES}
     calibrate_cost.Fit(known.get("curve", []), shares).write()
@@ -360,54 +293,42 @@ class Found(NamedTuple):
     of_gpu: Array
 
     @property
-    def is_compiled(self) -> Array:
+    def is_compiled(self) -> Mask:
         """Which of the steps are compiled ones."""
         return np.array([one.group == COMPILED for one in self.steps.recordings])
 
 
 def recordings() -> list[Recording]:
     """The steps that are fitted: all recorded eager ones, and the compiled ones that are not held out."""
-    return [*record_steps.read(EAGER_STEPS), *compiled_recordings()]
+    return [*corpus.read(EAGER_STEPS), *compiled_recordings()]
 
 
 def compiled_recordings() -> list[Recording]:
     """The recorded compiled steps that are fitted."""
-    return [one for one in record_steps.read(COMPILED_STEPS) if one.group == COMPILED]
+    return [one for one in corpus.read(COMPILED_STEPS) if one.group == COMPILED]
 
 
 def calibrate() -> Found:
     """Fit, cross-validate and write the shares."""
     for share in SHARES.values():
         share.set(share.begin)
-    clear()
+    forget_shares()
     steps = Steps(recordings())
-    levels = steps.fit(np.ones(len(steps.ms)))
+    levels = steps.fit(np.ones(len(steps.ms), bool))
     for name, share in SHARES.items():
         print(f"  {name:32} {share.value(levels[name]):.3f}")
-    left_out, of_gpu = cross_validate(steps, levels)
-    show("families of models left out", steps.ms / left_out, steps)
-    show("the GPU left out", steps.ms / of_gpu, steps)
+    of_family, of_gpu = cross_validate(steps, levels)
+    groups = [one.group for one in steps.recordings]
+    for title, predicted in (("families of models left out", of_family), ("the GPU left out", of_gpu)):
+        print(title)
+        report_groups(groups, steps.ms / predicted)
     for name, share in SHARES.items():
         share.set(share.value(levels[name]))
     save()
-    return Found(steps, levels, left_out, of_gpu)
+    return Found(steps, levels, of_family, of_gpu)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="fit nothing: print the errors of the shares as they are")
-    if not parser.parse_args().check:
-        calibrate()
-        return
+def check() -> None:
+    """The errors of the shares as they are."""
     some = recordings()
-    ratio = [one.ms * 1e6 / one.step_ns(CostModel(gpus.find(one.gpu), one.cuda)) for one in some]
-    groups: dict[str, list[float]] = defaultdict(list)
-    for one, found in zip(some, ratio, strict=True):
-        groups[one.group].append(found)
-    for group, ratios in sorted(groups.items()):
-        residuals = Residuals("", group, np.array(ratios))
-        report(residuals, residuals.width())
-
-
-if __name__ == "__main__":
-    main()
+    report_groups([one.group for one in some], np.array([one.ratio() for one in some]))

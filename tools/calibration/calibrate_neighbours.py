@@ -1,19 +1,14 @@
 """Corrections by kernels that `make hardware` timed, each kernel left out of its own: `cost/neighbours.py`.
 
-    python tools/calibration/calibrate_neighbours.py            # writes neighbours_*.json and their bands
-    python tools/calibration/calibrate_neighbours.py --check    # writes nothing: the errors by kind
-
-`record_kernels.py` writes the tables. A call of several kernels counts for the longest where the others take less than
-a fifth of it.
+`tools.corpus.record` writes the tables. A call of several kernels counts for the longest where the others take less
+than a fifth of it.
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import re
-import sys
 from collections import defaultdict
 from math import exp, log
 from pathlib import Path
@@ -22,22 +17,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
+from tools.calibration import calibrate_streams
+from tools.corpus import recordings
+from tools.corpus.tables import FOLDER
+from tools.fitting import DATA, Residuals, Tables, band_row, forget, tables_of, update_bands
+from tools.fitting import write as write_tables
+from windtunnel import gpus
+from windtunnel.cost import CostModel, neighbours, operators
+from windtunnel.cost.families import streams
+from windtunnel.cost.operators import classify, plain
+from windtunnel.gpus import Gpu
+from windtunnel.trace.operation import Signature
 
-import calibrate_products as products  # noqa: E402
-import calibrate_streams  # noqa: E402
-import record_steps  # noqa: E402
-from calibrate_products import DATA, Residuals, update_bands  # noqa: E402
-
-from windtunnel import gpus  # noqa: E402
-from windtunnel.cost import CostModel, neighbours, operators  # noqa: E402
-from windtunnel.cost.families import streams  # noqa: E402
-from windtunnel.cost.operators import classify, plain  # noqa: E402
-from windtunnel.gpus import Gpu  # noqa: E402
-from windtunnel.trace.operation import Signature  # noqa: E402
-
-FOLDER = Path(__file__).resolve().parent
 OTHERS = 0.2
 """The part of a call that other kernels may take for it to count for the longest."""
 CUDA = (13, 0)
@@ -73,7 +64,7 @@ def read(path: Path) -> tuple[Gpu, str, list[Timing]]:
     source = f"measured: make hardware, {gpu.name}, torch {head['torch']}, driver {head['driver']}, {head['date']}"
     found = []
     for row in rows:
-        signatures = [record_steps.signature(one) for one in row["signatures"]]
+        signatures = [recordings.signature(one) for one in row["signatures"]]
         if (timing := timing_of(cost, row, signatures)) is not None:
             found.append(timing)
     return gpu, source, found
@@ -108,12 +99,10 @@ def fit_rate(gpu: Gpu, source: str, timings: list[Timing]) -> None:
     share, _ = streams.generation_share(gpu.generation, gpu.key)
     large = [one.correction for one in timings if PLAIN in one.place.kind and one.place.sizes[0] >= LARGE]
     row = {"generation": gpu.generation, "gpu": gpu.key, "share": share * exp(-median(large)), "source": source}
-    kept = [(kind, one) for kind, rows in operators.read("streams").items() for one in rows]
-    kept = [(kind, one) for kind, one in kept if one.get("gpu") != gpu.key]
+    kept = [(kind, one) for kind, one in tables_of(operators.read("streams")) if one.get("gpu") != gpu.key]
     at = max(index for index, (kind, _) in enumerate(kept) if kind == "rate") + 1
-    products.write("streams", calibrate_streams.HEAD, [*kept[:at], ("rate", row), *kept[at:]])
-    operators.read.cache_clear()
-    streams.generation_share.cache_clear()
+    write_tables("streams", calibrate_streams.HEAD, [*kept[:at], ("rate", row), *kept[at:]])
+    forget()
 
 
 def left_out(timings: list[Timing]) -> list[tuple[Timing, float | None]]:
@@ -132,11 +121,11 @@ def left_out(timings: list[Timing]) -> list[tuple[Timing, float | None]]:
     return found
 
 
-def forget() -> None:
+def remove() -> None:
     """Take every correction away."""
     for path in DATA.glob("neighbours_*.json"):
         path.unlink()
-    neighbours.measured.cache_clear()
+    forget()
 
 
 def write(gpu: Gpu, source: str, timings: list[Timing]) -> None:
@@ -176,38 +165,28 @@ def show(timings: list[Timing]) -> dict[str, Residuals]:
 
 def calibrate() -> None:
     """Write corrections and bands, and print the errors."""
-    forget()
+    remove()
     for table in tables():
         fit_rate(*table)
     found = [(gpu, source, [one for one in some if PLAIN not in one.place.kind]) for gpu, source, some in tables()]
     for table in found:
         write(*table)
-    rows: list[tuple[str, dict[str, object]]] = []
+    rows: Tables = []
     for name, residuals in show([one for _, _, timings in found for one in timings]).items():
-        width, count = residuals.width(), len(residuals.ratio)
-        for (distance, source), times in zip(SOURCE.items(), (1.0, 2.0), strict=True):
-            row = {"family": f"neighbours {name}", "distance": distance, "width": times * width, "n": count}
-            rows.append(("band", row | {"source": source}))
+        family = f"neighbours {name}"
+        kind, own = band_row(family, residuals, SOURCE["own GPU"])
+        far = {"distance": "own generation", "width": 2.0 * residuals.width(), "source": SOURCE["own generation"]}
+        rows += [(kind, own), (kind, own | far)]
     update_bands(tuple({row["family"] for _, row in rows}), rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing")
-    parser.add_argument("--kind", default="", help="the kernels of the kinds that begin so, one by one")
-    given = parser.parse_args()
-    if not given.check:
-        calibrate()
-        return
+def check(kind: str = "") -> None:
+    """The errors by family, or of the kernels of the kinds that begin so, one by one."""
     timings = [one for _, _, some in tables() for one in some]
-    if given.kind:
-        for one, other in left_out(timings):
-            if one.place.kind.startswith(given.kind):
-                words = "" if other is None else f"{exp(other):7.2f} {exp(other - one.correction) - 1:+7.1%}"
-                print(f"{one.place.kind:50} {one.name:64} {exp(one.correction):7.2f} {words}")
+    if not kind:
+        show(timings)
         return
-    show(timings)
-
-
-if __name__ == "__main__":
-    main()
+    for one, other in left_out(timings):
+        if one.place.kind.startswith(kind):
+            words = "" if other is None else f"{exp(other):7.2f} {exp(other - one.correction) - 1:+7.1%}"
+            print(f"{one.place.kind:50} {one.name:64} {exp(one.correction):7.2f} {words}")

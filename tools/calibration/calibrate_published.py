@@ -1,8 +1,5 @@
 """Fit transforms, linear algebra, scans, random numbers and gathers on kernels that people published one by one.
 
-    python tools/calibration/calibrate_published.py            # a stage of make calibrate
-    python tools/calibration/calibrate_published.py --check    # fits nothing: the error of each row
-
 The tables are small (`fft_published.csv`, one card; `solvers_published.csv`, nine; `memory_bound_published.csv`,
 three), so a constant is searched by steps of 3 % that lower the mean of |log(predicted / published)|, and each row is
 predicted without it: transforms with their length left out, scans with their operator, the others with the row itself.
@@ -11,27 +8,32 @@ It writes `solvers.toml`, some rows of `streams.toml`, and the bands of all of t
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 from collections import defaultdict
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
-
-import tables  # noqa: E402
-from calibrate_products import Residuals, report, update_bands, write  # noqa: E402
-from calibrate_streams import HEAD as STREAMS_HEAD  # noqa: E402
-
-from windtunnel import gpus  # noqa: E402
-from windtunnel.cost import CostModel, bands, operators  # noqa: E402
-from windtunnel.cost.families import fft, linear_algebra, scans, streams  # noqa: E402
-from windtunnel.trace.operation import Signature  # noqa: E402
+from tools import fitting
+from tools.calibration.calibrate_streams import HEAD as STREAMS_HEAD
+from tools.corpus import tables
+from tools.fitting import (
+    Mask,
+    Residuals,
+    Tables,
+    band_row,
+    chosen,
+    forget,
+    forget_shares,
+    tables_of,
+    update_bands,
+    write,
+)
+from windtunnel import gpus
+from windtunnel.cost import CostModel, operators
+from windtunnel.cost.families import linear_algebra, streams
+from windtunnel.trace.operation import Signature
 
 HEAD = "Fourier transforms and linear algebra: the constants of cost/families/fft.py and linear_algebra.py."
 STEP = 1.03
@@ -93,15 +95,6 @@ def predicted_us(row: Row) -> float:
     return model.kernel(transform(row) if "length" in row else decomposition(row)).duration_ns / 1000.0
 
 
-def forget() -> None:
-    """Let the model read its constants anew."""
-    fft.constants.cache_clear()
-    linear_algebra.chain.cache_clear()
-    scans.chain.cache_clear()
-    streams.class_share.cache_clear()
-    streams.elements_per_clock.cache_clear()
-
-
 def chain_of(row: Row) -> str:
     """The chain that prices a row."""
     kind = row["operator"]
@@ -109,46 +102,37 @@ def chain_of(row: Row) -> str:
     return f"{kind} {form}" if f"{kind} {form}" in CHAINS else kind
 
 
-def search(constants: dict[str, Any], free: tuple[str, ...], rows: list[Row]) -> float:
-    """Change the free constants in place until no step helps; the mean error that is left."""
+def search(constants: dict[str, Any], free: Sequence[str], rows: Sequence[Row]) -> None:
+    """Change the free constants in place until no step helps."""
 
-    def loss() -> float:
-        forget()
+    def loss(tried: dict[str, Any]) -> float:
+        constants.update(tried)
+        forget_shares()
         return float(np.mean([abs(math.log(predicted_us(row) / float(row["us"]))) for row in rows]))
 
-    best, stride = loss(), dict.fromkeys(free, 16)
-    while any(stride.values()):
-        for name in free:
-            if not stride[name]:
-                continue
-            before = constants[name]
-            for factor in (STEP ** stride[name], STEP ** -stride[name]):
-                constants[name] = min(before * factor, MOST.get(name, math.inf))
-                error = loss()
-                if error < best - 1e-6:
-                    best = error
-                    break
-                constants[name] = before
-            else:
-                stride[name] //= 2
-    forget()
-    return best
+    def move(found: dict[str, Any], name: str, stride: int) -> dict[str, Any]:
+        return found | {name: min(found[name] * STEP**stride, MOST.get(name, math.inf))}
+
+    begin: dict[str, Any] = dict(constants)
+    found = fitting.search(begin, free, loss, move, 16)
+    constants.update(found)
+    forget_shares()
 
 
-def left_out(
-    constants: dict[str, Any], free: tuple[str, ...], rows: list[Row], key: Callable[[Row], str]
-) -> list[float]:
+def left_out(constants: dict[str, Any], free: Sequence[str], rows: list[Row], key: Callable[[Row], str]) -> list[float]:
     """Published over predicted times, each row predicted with constants that have not seen the rows of its key."""
-    found, fitted = [], dict(constants)
-    for group in sorted({key(row) for row in rows}):
-        others = [row for row in rows if key(row) != group]
-        constants |= fitted
-        if others:
-            search(constants, free, others)
-        found += [float(row["us"]) / predicted_us(row) for row in rows if key(row) == group]
-    constants |= fitted
-    forget()
-    return found
+    fitted = dict(constants)
+
+    def predicted(_: str, others: Mask, mine: Mask) -> list[float]:
+        constants.update(fitted)
+        if others.any():
+            search(constants, free, chosen(rows, others))
+        return [predicted_us(row) for row in chosen(rows, mine)]
+
+    times = fitting.left_out([key(row) for row in rows], predicted)
+    constants.update(fitted)
+    forget_shares()
+    return [float(row["us"]) / us for row, us in zip(rows, times.tolist(), strict=True)]
 
 
 def transforms(data: dict[str, Any]) -> list[float]:
@@ -214,7 +198,7 @@ def memory_bound_kernels() -> dict[str, list[float]]:
         row |= {"source": source}
     for name, ratios in found.items():
         show(name, ratios)
-    write("streams", STREAMS_HEAD, [(kind, row) for kind, rows in data.items() for row in rows])
+    write("streams", STREAMS_HEAD, tables_of(data))
     return found
 
 
@@ -222,38 +206,29 @@ def calibrate() -> None:
     """Fit, cross-validate and write."""
     rows = [("chain", {"name": name} | row) for name, row in CHAINS.items()]
     write("solvers", HEAD, [("fft", dict(FFT)), *rows])
-    operators.read.cache_clear()
+    forget()
     data = operators.read("solvers")
     residuals = {"fft": transforms(data), "linear algebra": chains(data)}
-    write("solvers", HEAD, [(kind, row) for kind, rows in data.items() for row in rows])
+    write("solvers", HEAD, tables_of(data))
     residuals |= memory_bound_kernels()
     sources = {"fft": "cross-validated with the length left out, one card"}
     sources["scans"] = "cross-validated with the operator left out"
-    found = []
+    found: Tables = []
     for family, ratios in residuals.items():
-        row: dict[str, Any] = {"family": family, "distance": "own generation" if family == "fft" else "borrowed"}
-        row |= {"width": Residuals("", "", np.array(ratios)).width(), "n": len(ratios)}
-        found.append(("band", row | {"source": sources.get(family, "cross-validated with the row left out")}))
-    update_bands(tuple(residuals), found)
-    operators.read.cache_clear()
-    bands.band.cache_clear()
-    forget()
+        one = Residuals("own generation" if family == "fft" else "borrowed", "", np.array(ratios))
+        found.append(band_row(family, one, sources.get(family, "cross-validated with the row left out")))
+    update_bands(list(residuals), found)
 
 
 def show(name: str, ratios: list[float]) -> None:
     """The line of a family's rows, each predicted without it, and the median factor."""
-    residuals = Residuals("left out", name, np.array(ratios))
-    report(residuals, residuals.width())
+    Residuals("left out", name, np.array(ratios)).report()
     factor = math.exp(float(np.median(np.abs(np.log(ratios)))))
     print(f"  {name}: median factor {factor:.2f}, worst {math.exp(float(np.max(np.abs(np.log(ratios))))):.2f}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="fit nothing: print the error of each row")
-    if not parser.parse_args().check:
-        calibrate()
-        return
+def check() -> None:
+    """The error of each row."""
     for name in ("fft_published.csv", "solvers_published.csv", "memory_bound_published.csv"):
         for row in tables.read(name):
             if "inputs" in row:
@@ -263,7 +238,3 @@ def main() -> None:
                 what = f"{kind} batch {row['batch']}"
             us = predicted_us(row)
             print(f"{what:48} {row['gpu']:16} {us:12.1f} of {row['us']:>10} us {us / float(row['us']):5.2f}")
-
-
-if __name__ == "__main__":
-    main()

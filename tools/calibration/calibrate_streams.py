@@ -1,8 +1,5 @@
 """Fit what part of the memory's bandwidth kernels reach, cross-validate it, write both as data.
 
-    python tools/calibration/calibrate_streams.py            # writes streams.toml and the bands of `streams`
-    python tools/calibration/calibrate_streams.py --check    # fits nothing: the error of the shares as they are
-
 A GPU's share is the median of its element-wise timings. A GPU is left out by giving it the share of another one of its
 generation, or of the nearest other generation; the bands are the 80 % intervals of measured over predicted times, those
 of layer norms and softmax included, of which nothing but the generation's share is fitted.
@@ -10,24 +7,17 @@ of layer norms and softmax included, of which nothing but the generation's share
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections import defaultdict
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
-
-import tables  # noqa: E402
-from calibrate_products import Array, Residuals, band_rows, report, update_bands, write  # noqa: E402
-
-from windtunnel import gpus  # noqa: E402
-from windtunnel.cost import CostModel, operators  # noqa: E402
-from windtunnel.cost.families import streams  # noqa: E402
-from windtunnel.trace.operation import Signature  # noqa: E402
+from tools.corpus import tables
+from tools.fitting import Array, Residuals, band_rows, forget_shares, report_all, tables_of, update_bands, write
+from windtunnel import gpus
+from windtunnel.cost import CostModel, operators
+from windtunnel.cost.families import streams
+from windtunnel.trace.operation import Signature
 
 SOURCE = "NeuSight's published FP32 kernel timings (ASPLOS '25, MIT)"
 NAMES = {"ln": "aten::native_layer_norm", "softmax": "aten::_softmax", "gelu": "aten::gelu", "addu": "aten::add"}
@@ -110,11 +100,11 @@ def calibrate() -> None:
         shares = {key: fitted_share(kernels, gpus.find(key)) for key, kernels in read().items()}
         for key, share in shares.items():
             rates[key] |= {"share": share, "source": f"fitted: {SOURCE}"}
-        streams.generation_share.cache_clear()
-    write("streams", HEAD, [(kind, row) for kind, rows in operators.read("streams").items() for row in rows])
+        forget_shares()
+    write("streams", HEAD, tables_of(operators.read("streams")))
 
 
-def validate(update: bool = True) -> None:
+def check(update: bool = False) -> None:
     """Print the errors with the shares as they are, and with a GPU and a generation left out; write the bands."""
     timings = read()
     known = [(row["generation"], row["gpu"], float(row["share"])) for row in operators.read("streams")["rate"]]
@@ -130,22 +120,11 @@ def validate(update: bool = True) -> None:
             if row is not None:
                 residuals[distance].append(Residuals(distance, key, ratios(kernels, gpu, row[2])))
     for some in residuals.values():
-        pooled = Residuals("", "", np.concatenate([one.ratio for one in some])).width()
-        for one in some:
-            report(one, pooled)
+        report_all(some)
     if update:
         update_bands(("streams",), band_rows("streams", residuals, SOURCES))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing: print the errors")
-    only_check = parser.parse_args().check
-    print("GPU              distance           n  median     p90    bias  inside")
-    if not only_check:
-        calibrate()
-    validate(not only_check)
-
-
-if __name__ == "__main__":
-    main()
+def validate() -> None:
+    """The errors, and the bands that they make."""
+    check(update=True)

@@ -1,11 +1,11 @@
 """Run PyTorch's own CUDA tests on two emulated GPUs and count what passes: `make conformance`.
 
-    python tools/conformance                      # the listed tests and whole files; writes docs/conformance.md
-    python tools/conformance --suites             # tests beyond those files; writes docs/conformance-suites.md
-    python tools/conformance --list               # only the listed ones (upstream/listed.txt)
-    python tools/conformance --only test_nn.py --failed   # again what did not pass in a file; where its journal is not
+    python -m tools.conformance                      # the listed tests and whole files; writes docs/conformance.md
+    python -m tools.conformance --suites             # tests beyond those files; writes docs/conformance-suites.md
+    python -m tools.conformance --list               # only the listed ones (upstream/listed.txt)
+    python -m tools.conformance --only test_nn.py --failed   # what did not pass in a file; where its journal is not
                                                           # at hand, what the page of suites says failed
-    python tools/conformance --sources DIR        # PyTorch's sources at hand instead of Debian's source package
+    python -m tools.conformance --sources DIR        # PyTorch's sources at hand instead of Debian's source package
 
 The tests are PyTorch's and are not kept here: they are fetched into `.cache/`, which git ignores. A run that was cut
 off goes on where it stopped.
@@ -25,12 +25,10 @@ from typing import NoReturn
 from rich.console import Console
 from rich.progress import Progress
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(Path(__file__).resolve().parent)]
-
-from upstream import page  # noqa: E402
-from upstream.runs import BAD, EMULATED, STUB, Journal, Result, Runner  # noqa: E402
-from upstream.sources import VERSION, SourcesError, find, flame_graphs  # noqa: E402
+from tools import ROOT
+from tools.conformance.upstream import page
+from tools.conformance.upstream.runs import BAD, EMULATED, STUB, Journal, Result, Runner
+from tools.conformance.upstream.sources import VERSION, SourcesError, find, flame_graphs
 
 CACHE = ROOT / ".cache" / "conformance"
 PAGE = ROOT / "docs" / "conformance.md"

@@ -1,7 +1,7 @@
 """Replay memory snapshots that others recorded on real GPUs, and run a recorded training again on an emulated one.
 
-    python tools/conformance/snapshots.py                    the event histories kept in tests/conformance/memory
-    python tools/conformance/snapshots.py --snapshots DIR    those of snapshots.tsv, from git clones of the named
+    python -m tools.conformance.snapshots                    the event histories kept in tests/conformance/memory
+    python -m tools.conformance.snapshots --snapshots DIR    those of snapshots.tsv, from git clones of the named
                                                              repositories: DIR/OWNER/NAME (bare ones will do)
     ... --trainings                 besides, the recorded trainings on an emulated RTX 4090, without data;
                                     needs einops, einx and jaxtyping
@@ -133,7 +133,8 @@ def print_replays(clones: Path | None) -> bool:
         print(f"| {where} | {cells(found)} |", flush=True)
         good = good and found.verdict != "DIFFERS"
         histories += found.allocations > 0
-        total = Line(*(mine + theirs for mine, theirs in zip(total[:4], found[:4], strict=True)), (0, 0), (0, 0), "")
+        sums: list[Any] = [mine + theirs for mine, theirs in zip(total[:4], found[:4], strict=True)]
+        total = Line._make((*sums, (0, 0), (0, 0), ""))
     print(
         f"\n{histories} histories with allocations: {total.events} events, {total.allocations} allocations; "
         f"{total.modelled} agree with modelled addresses, {total.recorded} with recorded ones"

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from differential.outcomes import Outcome, outcome, tensors_in
+from tools.differential.outcomes import Outcome, outcome, tensors_in
 
 Build = Callable[["Place"], Outcome]
 SEED = 20260

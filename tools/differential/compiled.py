@@ -1,6 +1,6 @@
 """Random functions compiled by `torch.compile` beside the same functions uncompiled, on an emulated GPU.
 
-    python tools/differential/compiled.py [--functions 0:60]    # make differential-compiled; --functions 7: one again
+    python -m tools.differential compiled [--functions 0:60]    # make differential-compiled; --functions 7: one again
 
 A function is a list of steps over a growing list of tensors: views, arithmetic, reductions, products, norms, writes to
 what it has made and to its arguments, branches on values. It is called twice, the second time with longer tensors.
@@ -10,24 +10,17 @@ left once all is dropped must be those of the uncompiled function. The seed also
 
 from __future__ import annotations
 
-import argparse
 import gc
 import random
-import sys
-import time
-import traceback
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src")]
+import torch
+from torch import Tensor
+from torch.nn import functional as F
 
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-
-import windtunnel  # noqa: E402
+import windtunnel
+from tools.differential import seeds
 
 WIDTH = 16
 LENGTHS = (12, 20)
@@ -164,13 +157,14 @@ def differences(wanted: Outcome, found: Outcome) -> Iterable[str]:
 
 def compare(seed: int) -> list[str]:
     """Run the function of a seed both ways; what differs."""
-    function, found = made(seed), []
+    function = made(seed)
+    found: list[str] = []
     with windtunnel.emulate("A100"):
         torch._dynamo.reset()
         compiled = torch.compile(function.__call__, **function.way)  # type: ignore[call-overload]
         left = []
         for length in LENGTHS:
-            wanted = call(function, length, function.differentiates, seed)
+            wanted = call(function.__call__, length, function.differentiates, seed)
             found += differences(wanted, call(compiled, length, function.differentiates, seed))
             del wanted
             gc.collect()
@@ -180,23 +174,9 @@ def compare(seed: int) -> list[str]:
     return found
 
 
-def main() -> int:
+def main(words: Sequence[str]) -> int:
     """Compare functions, and print what differs; 1 where anything does."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--functions", default="0:60", metavar="FIRST:END", help="seeds (0:60)")
-    first, _, end = parser.parse_args().functions.partition(":")
-    seeds, wrong, begin = range(int(first), int(end or int(first) + 1)), 0, time.monotonic()
-    for seed in seeds:
-        try:
-            found = compare(seed)
-        except (RuntimeError, TypeError, ValueError, AssertionError):  # the finding is that it raises
-            found = [traceback.format_exc(limit=-3)]
-        wrong += bool(found)
-        for one in found:
-            print(f"function {seed} {made(seed).way}: {one}", flush=True)
-    print(f"{len(seeds)} functions in {(time.monotonic() - begin) / 60:.1f} minutes, {wrong} differ")
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    counts = seeds.judged(
+        "function", seeds.arguments(words, "functions", 60, __doc__ or ""), compare, lambda seed: made(seed).way
+    )
+    return 1 if counts else 0

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,11 @@ class Expected:
 def expected() -> list[Expected]:
     """The table `expected.toml`."""
     rows = tomllib.loads((Path(__file__).parent / "expected.toml").read_text())["expected"]
-    return [Expected(**{key: value if key == "reason" else tuple(value) for key, value in row.items()}) for row in rows]
+    found = []
+    for row in rows:
+        fields: dict[str, Any] = {key: value if key == "reason" else tuple(value) for key, value in row.items()}
+        found.append(Expected(**fields))
+    return found
 
 
 def unexpected(found: Iterable[Found]) -> list[Found]:

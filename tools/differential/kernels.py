@@ -1,6 +1,6 @@
 """Random Triton kernels, right ones and ones with one fault each: what the sanitizer says of them.
 
-    python tools/differential/kernels.py [--kernels 0:400]    # make differential-kernels; --kernels 7: one again
+    python -m tools.differential kernels [--kernels 0:400]    # make differential-kernels; --kernels 7: one again
 
 A kernel adds twice one tensor to another, by masks, loops, helper functions, block pointers or descriptors, and does
 harmless things that look like faults: memory of neighbours around, reads beyond a view but within its allocation,
@@ -11,25 +11,20 @@ argument, and if one without a fault computes what PyTorch computes.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import random
 import re
-import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src")]
+import torch
+from torch import Tensor
 
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
-
-import windtunnel  # noqa: E402
+import windtunnel
+from tools.differential import seeds
 
 FAULTS = {
     "load past the end": ("triton-out-of-bounds", "b_ptr"),
@@ -248,29 +243,12 @@ def judge(seed: int, folder: Path) -> list[str]:
     return told + ([wrong] if wrong else [])
 
 
-def main() -> int:
+def main(words: Sequence[str]) -> int:
     """Judge kernels, and print what is wrong; 1 where anything is."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kernels", default="0:400", metavar="FIRST:END", help="seeds (0:400)")
-    first, _, end = parser.parse_args().kernels.partition(":")
-    seeds, begin = range(int(first), int(end or int(first) + 1)), time.monotonic()
-    faulty, missed, false, wrong = 0, 0, 0, 0
+    asked = seeds.arguments(words, "kernels", 400, __doc__ or "")
     with tempfile.TemporaryDirectory() as folder:
-        for seed in seeds:
-            told = judge(seed, Path(folder))
-            faulty += bool(made(seed).fault)
-            missed += any(one.startswith("missed") for one in told)
-            false += any(one.startswith("false") for one in told)
-            wrong += any(one.startswith("its") for one in told)
-            for one in told:
-                print(f"kernel {seed} {made(seed)}: {one}", flush=True)
-    minutes = (time.monotonic() - begin) / 60
-    print(
-        f"{len(seeds)} kernels in {minutes:.1f} minutes, {faulty} with a fault: {missed} missed, {false} with a false"
-    )
-    print(f"finding, {wrong} with wrong values")
-    return 1 if missed or false or wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        counts = seeds.judged("kernel", asked, lambda seed: judge(seed, Path(folder)), made)
+    faulty = sum(bool(made(seed).fault) for seed in asked)
+    print(f"{faulty} with a fault: {counts['missed']} missed, {counts['false']} with a false finding,")
+    print(f"{counts['its']} with wrong values, {counts[seeds.RAISED]} that raised")
+    return 1 if counts else 0

@@ -12,9 +12,9 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 import windtunnel
-from differential.cases import SEED, Case, Place, cases
-from differential.found import Found
-from differential.outcomes import Outcome, differences
+from tools.differential.cases import SEED, Case, Place, cases
+from tools.differential.found import Found
+from tools.differential.outcomes import Outcome, differences
 
 UNWRITTEN = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_*")
 """Operators whose results hold what the memory held before: patterns of names."""

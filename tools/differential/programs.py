@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import windtunnel
-from differential.outcomes import Leaf, memory, of_values
+from tools.differential.outcomes import Leaf, memory, of_values
 
 PLACES = ("cpu", "cuda:0", "cuda:1")
 STEPS = 40
@@ -238,7 +238,7 @@ def written(seed: int) -> tuple[World, list[Step]]:
     draw = random.Random(seed)
     world = World(emulated=False)
     begin(world, seed)
-    steps = []
+    steps: list[Step] = []
     while len(steps) < STEPS:
         name = draw.choice(list(STEP))
         chosen = tuple(draw.randrange(len(world.tensors)) for _ in range(STEP[name][0]))

@@ -24,7 +24,7 @@ import torch
 import torchgen
 
 import windtunnel
-from differential.found import Found
+from tools.differential.found import Found
 
 DEVICE = "cuda:0"
 GPU = "1xA100"

@@ -1,6 +1,6 @@
 """Build the sdist and, from it, the wheel; then use the wheel in an empty environment, as somebody who ran pip would.
 
-python tools/distribution [--keep FOLDER]      what `make dist` runs, with a Python that has the package `build`
+python -m tools.distribution [--keep FOLDER]      what `make dist` runs, with a Python that has the package `build`
 
 The environment and the folder in which the commands run are temporary ones, so no checkout is near. What pip has
 downloaded before it takes from its cache.
@@ -22,7 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
+from tools import ROOT
+
 DIST = ROOT / "dist"
 TEST = """
 import pytest

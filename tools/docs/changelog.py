@@ -1,7 +1,7 @@
 """Assemble CHANGELOG.md from changes/*.md at a release, which removes them.
 
-    python tools/docs/changelog.py            # print what the next release will say
-    python tools/docs/changelog.py 0.2.0      # write it above the last release, and remove the fragments
+    python -m tools.docs.changelog            # print what the next release will say
+    python -m tools.docs.changelog 0.2.0      # write it above the last release, and remove the fragments
 
 A fragment is one file a change, `changes/NAME.md`: what a user can do or will notice, in a sentence or a few, as they
 stand in the changelog after the bullet.
@@ -14,7 +14,8 @@ import re
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tools import ROOT
+
 BEFORE = "\n## "
 """What the newest release begins with in CHANGELOG.md."""
 

@@ -1,7 +1,7 @@
 """Write docs/checks/ from the checks' docstrings: one page a check, and a table of all.
 
-python tools/docs/check_pages.py          # write the pages
-python tools/docs/check_pages.py --check  # exit 1 when a page is not what it would write
+python -m tools.docs.check_pages          # write the pages
+python -m tools.docs.check_pages --check  # exit 1 when a page is not what it would write
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import inspect
 import sys
 from pathlib import Path
 
+from tools import ROOT
 from windtunnel import checks
 from windtunnel.checks import Check
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "checks"
+FOLDER = ROOT / "docs" / "checks"
 INDEX = """# Checks
 
 A check turns what happened into findings. Its severity is the worst that it reports: what costs nothing is reported as
@@ -51,7 +52,7 @@ def main(folder: Path = FOLDER) -> int:
     if compare:
         stale = sorted(name for name in {*wanted, *present} if wanted.get(name) != present.get(name))
         for name in stale:
-            print(f"docs/checks/{name} is out of date: run python tools/docs/check_pages.py", file=sys.stderr)
+            print(f"docs/checks/{name} is out of date: run python -m tools.docs.check_pages", file=sys.stderr)
         return 1 if stale else 0
     folder.mkdir(parents=True, exist_ok=True)
     for name in present.keys() - wanted.keys():

@@ -3,8 +3,8 @@
 A run takes minutes, so a page is written again only when what makes its numbers has changed since: the experiment, the
 cost model, the catalogue. A digest of these files is the page's last line; --force is for a change of the pages' look.
 
-python tools/docs/experiment_pages.py              # write the pages that are out of date
-python tools/docs/experiment_pages.py matmul --force   # write these, out of date or not
+python -m tools.docs.experiment_pages              # write the pages that are out of date
+python -m tools.docs.experiment_pages matmul --force   # write these, out of date or not
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import hashlib
 import io
 import re
 import sys
-from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from tools import ROOT
 from windtunnel import experiments
 from windtunnel.cli.experiment import perform
 from windtunnel.experiments import Result, _charts, _text
 from windtunnel.experiments._result import Axis, Plot, Timeline
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "experiments"
 PACKAGE = ROOT / "src" / "windtunnel"
 COLOURS = ("#3d7edb", "#e08a1e", "#2a9d6f", "#c9463d", "#9b5de5", "#7a8796", "#c2a83e", "#4fb3bf")
@@ -78,10 +79,10 @@ def _origins(result: Result) -> list[str]:
 
 def picture(result: Result, plot: Plot | Timeline) -> str:
     """A plot as an SVG that is the same for the same numbers."""
-    settings = {
+    settings: Any = {
         "svg.hashsalt": plot.title, "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10,
         "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,
-        "axes.prop_cycle": mpl.cycler(color=COLOURS),
+        "axes.prop_cycle": cycler(color=COLOURS),
     }  # fmt: skip
     with mpl.rc_context(settings):
         figure = Figure(figsize=(8, 4.2), layout="constrained")
@@ -126,12 +127,12 @@ def _scale(axes: Axes, which: str, axis: Axis, numbers: list[float]) -> None:
     positive = [number for number in numbers if number > 0]
     if axis.log and positive:
         axes.set(**{f"{which}scale": "log"})
-        values, texts = _charts.ticks(axis, min(positive), max(positive))
+        marks = _charts.ticks(axis, min(positive), max(positive))
     elif axis.unit and positive:
-        values, texts = _charts.even_ticks(max(positive), axis.unit)
+        marks = _charts.even_ticks(max(positive), axis.unit)
     else:
         return
-    getattr(axes, f"set_{which}ticks")(values, texts)
+    getattr(axes, f"set_{which}ticks")(*zip(*marks, strict=True))
     getattr(axes, f"{which}axis").minorticks_off()
 
 
@@ -145,8 +146,8 @@ def _draw_timeline(axes: Axes, plot: Timeline) -> None:
             label = name if row == len(lanes) - 1 else None
             axes.broken_barh(spans, (row - 0.35, 0.7), color=COLOURS[number], label=label)
     axes.set_yticks(range(len(lanes)), lanes)
-    values, texts = _charts.even_ticks(max(bar.end_s for bar in plot.bars) - start, "s")
-    axes.set_xticks(values, texts)
+    marks = _charts.even_ticks(max(bar.end_s for bar in plot.bars) - start, "s")
+    axes.set_xticks([at for at, _ in marks], [text for _, text in marks])
 
 
 # ---------------------------------------------------------------------- the folder

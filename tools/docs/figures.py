@@ -1,7 +1,7 @@
 """Figures as data: what a command measured lies in docs/figures/NAME.json, and pages show it between comments.
 
-    python tools/docs/figures.py            # write every figure and table into the pages that name them
-    python tools/docs/figures.py --check    # exit 1 when a page is not what it would write
+    python -m tools.docs.figures            # write every figure and table into the pages that name them
+    python -m tools.docs.figures --check    # exit 1 when a page is not what it would write
 
 In a page, `<!--f:NAME/ROW/COLUMN-->3.8 %<!--/-->` is one value, and the lines between `<!--table:NAME-->` and
 `<!--/-->` are the table of all rows. A file says which command printed its values, when, at which commit (or in which
@@ -24,7 +24,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from tools import ROOT
+
 FOLDER = ROOT / "docs" / "figures"
 ORIGIN = ("command", "machine", "date", "commit")
 VALUE = re.compile(r"<!--f:([\w-]+)/([\w-]+)/([\w-]+)-->(.*?)<!--/-->", re.DOTALL)

@@ -3,18 +3,18 @@
 A test names the items that it holds in a comment before it, `# mission 37` or `# mission 22, 23`; a page of the
 documentation that answers an item with a decision instead of a test says `<!-- mission 37: the decision -->`.
 
-    python tools/docs/mission_table.py          write docs/mission.md
-    python tools/docs/mission_table.py --open   print the items that nothing answers yet
+    python -m tools.docs.mission_table          write docs/mission.md
+    python -m tools.docs.mission_table --open   print the items that nothing answers yet
 """
 
 import argparse
 import re
 import sys
 from collections import defaultdict
-from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
+from tools import ROOT
+
 ITEMS = ROOT / "tests" / "mission" / "items.tsv"
 TABLE = ROOT / "docs" / "mission.md"
 MARK = re.compile(r"#+ mission (\d+(?:, *\d+)*)\s*$")
@@ -86,7 +86,8 @@ def decisions() -> dict[int, list[str]]:
 def table() -> str:
     """The page."""
     tested, decided = tests(), decisions()
-    rows, counts = [], defaultdict(int)
+    rows: list[str] = []
+    counts: dict[str, int] = defaultdict(int)
     for item in items():
         held = [f"`{name}`" for name in tested[item.number]] + decided[item.number]
         status = "test" if tested[item.number] else "decision" if decided[item.number] else "open"

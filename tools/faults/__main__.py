@@ -1,6 +1,6 @@
 """Random faults in a training of two ranks, beside an oracle that knows only what the table of docs/faults.md says.
 
-python tools/faults --seed 7 --schedules 300
+python -m tools.faults --seed 7 --schedules 300
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import random
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).parents[2] / "tests" / "ranks"
+from tools import ROOT
+
+TESTS = ROOT / "tests" / "ranks"
 PROGRAM = TESTS / "faulty" / "training.py"
 STEPS = 6
 FATAL = ("die", "die-code", "die-error", "oom", "hang", "xid")

@@ -1,8 +1,8 @@
 """Damaged and hostile files of every format that windtunnel reads: `make fuzz`.
 
-    python tools/fuzz                             # ten minutes, seed 0
-    python tools/fuzz --seed 7 --seconds 60 --only trace --only snapshot
-    python tools/fuzz --seed 7 --one trace/112    # that file again, written to the current folder, with what it does
+    python -m tools.fuzz                             # ten minutes, seed 0
+    python -m tools.fuzz --seed 7 --seconds 60 --only trace --only snapshot
+    python -m tools.fuzz --seed 7 --one trace/112    # that file again, written to the current folder, with what it does
 
 Small files of each format are made by running a program, then mutated: bits, bytes and slices, and inside of JSON,
 pickles, TOML and rows the values themselves. Each mutant goes through the commands that read its format. What is not
@@ -20,12 +20,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools" / "fuzz")]
-
-from formats import FORMATS, Seeds  # noqa: E402
-from mutants import mutant  # noqa: E402
-from trial import Outcome, batch  # noqa: E402
+from tools import ROOT
+from tools.fuzz.formats import FORMATS, Seeds
+from tools.fuzz.mutants import mutant
+from tools.fuzz.trial import Outcome, batch
 
 BATCH = 25
 """Mutants a process."""

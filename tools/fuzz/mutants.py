@@ -6,7 +6,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from formats import Format, Seeds
+    from tools.fuzz.formats import Format, Seeds
 
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 255, 1 << 31, 1 << 40, 1 << 62, (1 << 63) - 1, 1 << 63, -(1 << 63), 10**30, 0.0, -0.5,
@@ -37,7 +37,8 @@ def mutant(kind: Format, seeds: Seeds, seed: int, number: int) -> bytes:
 
 def changed(chance: random.Random, value: Any) -> Any:
     """Plain data with one value of it replaced, removed, repeated or put elsewhere."""
-    holder, key = None, None
+    holder: Any = None
+    key: Any = None
     one = value
     while isinstance(one, dict | list) and one and (holder is None or chance.random() < 0.85):
         holder, key = one, chance.choice(list(one) if isinstance(one, dict) else range(len(one)))

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from formats import Format, Seeds
-from mutants import mutant
+from tools.fuzz.formats import Format, Seeds
+from tools.fuzz.mutants import mutant
 
 TIME, WAIT = 20, 200
 """Seconds of the processor that reading one file may take, and seconds in all: other programs may be at work."""

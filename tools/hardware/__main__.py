@@ -15,9 +15,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hardware import stages
-from hardware.context import ROOT, Row, unfinished
-from hardware.sides import EMULATED, NATIVE, Run
+from tools import ROOT
+from tools.hardware import stages
+from tools.hardware.context import Row, unfinished
+from tools.hardware.sides import EMULATED, NATIVE, Run
 
 RESULTS = ROOT / "tests" / "conformance" / "hardware"
 MINUTES = 40

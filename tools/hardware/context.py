@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parents[2]
 Items = dict[str, Callable[[], Any]]
 OVER = "the stage's time was over"
 """The error of an item that was cut off, of which nothing is known: the next run makes it anew."""

@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     import windtunnel.session
 
     emulate = windtunnel.session.emulate
-    windtunnel.emulate = windtunnel.session.emulate = _emulate_with(emulate)  # type: ignore[assignment]
+    windtunnel.emulate = windtunnel.session.emulate = _emulate_with(emulate)
     stock = subprocess.run
 
     def run(command: Any, *args: Any, **keywords: Any) -> Any:

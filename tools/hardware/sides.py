@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hardware import stages, worker
-from hardware.context import OVER, ROOT, Context
+from tools import ROOT
+from tools.hardware import stages, worker
+from tools.hardware.context import OVER, Context
 
 NATIVE, EMULATED = "native", "emulated"
 ATTEMPTS = 3  # a worker that dies itself, not one of its items, is started again
@@ -72,7 +73,7 @@ class Run:
         if self.is_real(side):
             chosen = devices.split(",") if devices else [str(number) for number in range(self.gpus)]
             kept["CUDA_VISIBLE_DEVICES"] = ",".join(chosen[: self.gpus])
-        path = [str(ROOT / "src"), str(ROOT / "tools")]
+        path = [str(ROOT / "src"), str(ROOT)]
         kept["PYTHONPATH"] = os.pathsep.join([*path, *kept.get("PYTHONPATH", "").split(os.pathsep)]).rstrip(os.pathsep)
         return kept
 
@@ -88,7 +89,7 @@ class Run:
             side, self.is_real(side), self.model or self.stand_in, self.gpus, str(self.folder / "artifacts"), self.short
         )
         prefix = [sys.executable] if self.is_real(side) else [*self.emulation(), *stage.OPTIONS]
-        return [*prefix, "-m", "hardware.worker", name, str(path), context.text(), *self.items]
+        return [*prefix, "-m", "tools.hardware.worker", name, str(path), context.text(), *self.items]
 
     def _process(self, command: list[str], ends_at: float, side: str) -> int | None:
         """Its exit code; None when its time was over."""

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hardware import stages
-from hardware.context import Context
+from tools.hardware import stages
+from tools.hardware.context import Context
 
 ERROR_CHARACTERS = 400
 

@@ -1,9 +1,9 @@
 """Run programs that others wrote on emulated GPUs, and write docs/figures/programs.json and docs/programs.md.
 
-    python tools/programs/programs.py                        every program of programs.toml that packages alone give
-    python tools/programs/programs.py --sources DIR          those of git checkouts too: DIR/examples, DIR/nanoGPT, ...
-    python tools/programs/programs.py --sources DIR --clone  the same; what DIR lacks is cloned from GitHub first
-    python tools/programs/programs.py --only "HF generate"   some of them (part of a name is enough); --list: the names
+    python -m tools.programs.programs                        every program of programs.toml that packages alone give
+    python -m tools.programs.programs --sources DIR          those of git checkouts too: DIR/examples, DIR/nanoGPT, ...
+    python -m tools.programs.programs --sources DIR --clone  the same; what DIR lacks is cloned from GitHub first
+    python -m tools.programs.programs --only "HF generate"   some of them (part of a name is enough); --list: the names
 
 Packages are installed into the environment that runs this file: `make programs` makes one of its own. Programs run in
 temporary folders; nothing of a checkout is changed. The exit code is 1 when a program that ran did not do what its row
@@ -35,14 +35,12 @@ from typing import Any
 
 import psutil
 
+from tools import ROOT
+from tools.docs import figures
+from tools.programs.program_data import MAKERS
+from tools.programs.program_packages import clone, commit_of, folders_of, install, version_of
+
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-sys.path[:0] = str(HERE), str(ROOT)
-
-from program_data import MAKERS  # noqa: E402
-from program_packages import clone, commit_of, folders_of, install, version_of  # noqa: E402
-from tools.docs import figures  # noqa: E402
-
 TABLE = HERE / "programs.toml"
 SCRIPTS = HERE / "scripts"
 RECOVERY = ROOT / "examples" / "recovery"
@@ -129,11 +127,11 @@ class Outcome:
 def rows() -> tuple[list[Row], dict[str, str]]:
     """The programs, and the version of each package."""
     table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
-    made = [
-        Row(**{name: tuple(value) if isinstance(value, list) else value for name, value in row.items()})
+    fields: list[dict[str, Any]] = [
+        {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
         for row in table["program"]
     ]
-    return made, table["versions"]
+    return [Row(**row) for row in fields], table["versions"]
 
 
 # ---------------------------------------------------------------------- running

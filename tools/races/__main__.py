@@ -1,7 +1,7 @@
 """Random programs of several streams, beside an oracle that knows nothing of vector clocks: `make race-oracle`.
 
-    python tools/races --programs 1000 --seed 7
-    python tools/races --seed 7 --one 112    # one program again, with its text
+    python -m tools.races --programs 1000 --seed 7
+    python -m tools.races --seed 7 --one 112    # one program again, with its text
 
 A program reads and writes tensors on up to four streams, orders some of it by events, waits and synchronizations, and
 frees memory that the allocator hands out again. The oracle has every piece of work as a node of a graph and asks of

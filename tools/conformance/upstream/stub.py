@@ -44,7 +44,7 @@ def current_device() -> int:
 
 
 torch.cuda.current_device = current_device
-torch.cuda.get_device_properties = properties
+torch.cuda.get_device_properties = properties  # type: ignore[assignment]
 torch.cuda.get_device_capability = capability
 torch.cuda.is_available = claimed
 torch.cuda.device_count = count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hardware.kernels import Calls, backward, half
+from tools.hardware.kernels import Calls, backward, half
 
 SHAPES = [
     (batch, 16, keys, length, dim)

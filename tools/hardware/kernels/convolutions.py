@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hardware.kernels import Calls, backward, half
+from tools.hardware.kernels import Calls, backward, half
 
 SIZES = [
     (64, 64, 64, 56, 3, 1, 1), (64, 256, 64, 56, 1, 1, 1), (64, 64, 256, 56, 1, 1, 1), (64, 256, 512, 28, 1, 2, 1),
@@ -54,7 +54,7 @@ def _made(size: tuple[int, ...], dtype: Any, layout: Any) -> tuple[Any, Any]:
     padding = 0 if kernel == stride else kernel // 2
     conv = torch.nn.Conv2d(before, after, kernel, stride, padding, groups=groups, bias=False)
     x = torch.randn(images, before, side, side, device="cuda", dtype=dtype).to(memory_format=layout)
-    return conv.to("cuda", dtype).to(memory_format=layout), x
+    return conv.to("cuda", dtype).to(memory_format=layout), x  # type: ignore[call-overload]
 
 
 def _forward(conv: Any, x: Any) -> Any:

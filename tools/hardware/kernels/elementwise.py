@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hardware.kernels import Call, Calls, half
+from tools.hardware.kernels import Call, Calls, half
 
 SIZES = [(1024, 256), (2048, 1024), (8192, 1024), (16384, 1024), (16384, 4096)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hardware.kernels import Calls, backward, half
+from tools.hardware.kernels import Calls, backward, half
 
 ROWS = [
     (802816, 96), (200704, 192), (50176, 384), (12544, 768), (50432, 768), (8192, 1024), (1024, 256), (8192, 4096),
@@ -51,8 +51,7 @@ def calls(short: bool) -> Calls:
                 last = " channels last" if layout == torch.channels_last else ""
                 x = torch.randn(images, channels, side, side, device="cuda", dtype=dtype).to(memory_format=layout)
                 name = f"{images} x {channels} x {side}{words}{last}"
-                norm = torch.nn.BatchNorm2d(channels).cuda()
-                yield from both(f"batch norm {name}", norm, x)
+                yield from both(f"batch norm {name}", torch.nn.BatchNorm2d(channels).cuda(), x)
                 still = torch.nn.BatchNorm2d(channels).to("cuda", dtype).eval()
                 yield f"batch norm in eval {name}", lambda norm=still, x=x: _quiet(norm, x)
                 yield from both(f"group norm {name}", torch.nn.GroupNorm(8, channels).to("cuda", dtype), x)

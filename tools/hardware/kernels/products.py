@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hardware.kernels import Call, Calls, half
+from tools.hardware.kernels import Call, Calls, half
 
 
 def calls(short: bool) -> Calls:

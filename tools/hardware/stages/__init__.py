@@ -22,4 +22,4 @@ def names() -> list[str]:
 
 def load(name: str) -> ModuleType:
     """A stage by its name."""
-    return import_module(f"hardware.stages.{name}")
+    return import_module(f"{__name__}.{name}")

@@ -10,11 +10,10 @@ import contextlib
 import io
 import math
 import os
-import sys
 from typing import Any
 
-from hardware.context import ROOT, Context, Items, Row, both, failed, shown
-from hardware.worker import in_a_process
+from tools.hardware.context import Context, Items, Row, both, failed, shown
+from tools.hardware.worker import in_a_process
 
 ORDER = 20
 TITLE = "The corpus of findings"
@@ -35,8 +34,7 @@ def items(context: Context) -> Items:
 
     Pages that name none have two by default, which few use: with one GPU, those few end with an invalid device ordinal.
     """
-    sys.path.insert(0, str(ROOT / "tests" / "checks"))
-    import corpus
+    from tests.checks import corpus
 
     times = TIMES if context.real else 1
     found: Items = {}

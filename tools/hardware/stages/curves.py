@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hardware.context import Context, Items, Row, both, failed, shown
-from hardware.stages.facts import ratio
+from tools.hardware.context import Context, Items, Row, both, failed, shown
+from tools.hardware.stages.facts import ratio
 
 ORDER = 60
 TITLE = "The curves of `windtunnel calibrate`"
@@ -27,7 +27,7 @@ def measured(context: Context) -> dict[str, Any]:
 
     gpu = curves.this_gpu()
     if context.short:
-        curves.ROOFLINE_US = (30.0,)
+        curves.ROOFLINE_US = (30.0,)  # type: ignore[assignment]
     found = curves.measure(gpu, how="measured" if context.real else "EMULATED")
     folder = Path(context.artifacts)
     folder.mkdir(parents=True, exist_ok=True)

@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hardware.context import ROOT, Context, Items, Row, both, failed, shown
+from tools import ROOT
+from tools.hardware.context import Context, Items, Row, both, failed, shown
 
 ORDER = 10
 TITLE = "The documents' statements and listings"
@@ -29,7 +31,7 @@ def items(context: Context) -> Items:
         ROOT / "tests/programs/test_mission_programs.py",
     ]
     chosen = [file for file in files if file.stem == "test_items_inspection"] if context.short else files
-    return {file.stem: lambda file=file: tests(file, context) for file in chosen}
+    return {file.stem: partial(tests, file, context) for file in chosen}
 
 
 def tests(file: Path, context: Context) -> dict[str, list[str]]:
@@ -51,7 +53,7 @@ def tests(file: Path, context: Context) -> dict[str, list[str]]:
 
 
 def _pytest(file: Path, done: list[str], results: Path, context: Context) -> int:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "hardware.documents_plugin"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tools.hardware.documents_plugin"]
     try:
         distribution("windtunnel")  # brings its plugin
     except PackageNotFoundError:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hardware.context import Context, Items, Row, both, failed, shown
+from tools.hardware.context import Context, Items, Row, both, failed, shown
 
 ORDER = 30
 TITLE = "Allocators, events, streams"
@@ -24,7 +25,7 @@ def table() -> list[dict[str, Any]]:
 def items(context: Context) -> Items:
     """A fact a program, which leaves its answer in `value`; those that need more GPUs than there are are left out."""
     return {
-        fact["name"]: lambda fact=fact: run(fact["program"])
+        fact["name"]: partial(run, fact["program"])
         for fact in table()
         if fact.get("gpus", 1) <= context.gpus and not (context.short and fact.get("slow"))
     }

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from hardware import kernels
-from hardware.context import Context, Items, Row, both, failed, shown
-from hardware.stages.facts import ratio
+from tools.hardware import kernels
+from tools.hardware.context import Context, Items, Row, both, failed, shown
+from tools.hardware.stages.facts import ratio
 
 ORDER = 55
 TITLE = "Kernels by family and shape"

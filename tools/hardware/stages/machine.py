@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
-from hardware.context import Context, Items, Row, both, failed, shown
+from tools.hardware.context import Context, Items, Row, both, failed, shown
 
 ORDER = 0
 TITLE = "The machine"

@@ -8,10 +8,10 @@ from itertools import combinations
 from statistics import median
 from typing import Any, NamedTuple
 
-from hardware import models
-from hardware.context import Context, Items, Row, both, failed, shown
-from hardware.stages.facts import ratio
-from hardware.stages.profiles import summary
+from tools.hardware import models
+from tools.hardware.context import Context, Items, Row, both, failed, shown
+from tools.hardware.stages.facts import ratio
+from tools.hardware.stages.profiles import summary
 
 ORDER = 57
 TITLE = "Networks: steps, memory and kernels, eager and compiled"

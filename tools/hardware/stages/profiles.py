@@ -9,8 +9,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from hardware import models
-from hardware.context import Context, Items, Row, both, failed, shown
+from tools.hardware import models
+from tools.hardware.context import Context, Items, Row, both, failed, shown
 
 ORDER = 40
 TITLE = "Memory and kernels of five training steps"

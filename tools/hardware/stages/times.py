@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hardware import models
-from hardware.context import Context, Items, Row, both, failed, shown
-from hardware.stages.facts import ratio
+from tools.hardware import models
+from tools.hardware.context import Context, Items, Row, both, failed, shown
+from tools.hardware.stages.facts import ratio
 
 ORDER = 50
 TITLE = "Time of the training steps"

@@ -99,7 +99,7 @@ def _often(rng: random.Random, value: str, others: tuple[str, ...], chance: floa
 
 
 def _data(config: Config, rng: random.Random) -> Config:
-    kinds = TENSOR_KINDS + ("loader",) * 5 + LOADER_KINDS[1:3] + ITERABLE_KINDS
+    kinds: tuple[str, ...] = TENSOR_KINDS + ("loader",) * 5 + LOADER_KINDS[1:3] + ITERABLE_KINDS
     if config.strategy in ("ddp", "fsdp"):
         kinds += ("distributed sampler",) * 2
     data = rng.choice(kinds)
@@ -229,7 +229,7 @@ def _possible(config: Config) -> Config:
     if config.predict == "distributed sampler" and config.world == 1:
         changes["predict"] = "loader"
     order = config.parts + tuple(sorted(parts - set(config.parts)))
-    return replace(config, parts=tuple(part for part in order if part in parts), **changes)  # type: ignore[arg-type]
+    return replace(config, parts=tuple(part for part in order if part in parts), **changes)
 
 
 def rng_free_epochs(config: Config) -> int:

@@ -9,13 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from pathlib import Path
 from typing import NamedTuple
 
-from compare import Verdict, documented_refusals, judge
-from space import WORLD, draw
-
 import windtunnel
+from tools import ROOT
+from tools.differential.trainer.compare import Verdict, documented_refusals, judge
+from tools.differential.trainer.space import WORLD, draw
 
 IN_PAIRS = ("ddp", "fsdp")
 ANSWER_S = 240.0  # a pair of processes that says nothing for so long is stuck in a collective; they start slowly
@@ -61,11 +60,12 @@ def _here(seed: int, names: list[Name]) -> Iterator[tuple[Name, Verdict]]:
 
 def _one_pair(seed: int, names: list[Name]) -> Iterator[Verdict]:
     command = [sys.executable, "-m", "windtunnel", "run", "-q", "--gpus", f"{WORLD}xV100"]
-    command += ["--nproc-per-node", str(WORLD), str(Path(__file__).parent / "worker.py"), str(seed)]
+    command += ["--nproc-per-node", str(WORLD), "-m", "tools.differential.trainer.worker", str(seed)]
     job = subprocess.Popen(
         [*command, *map(str, names)],
         stdout=subprocess.PIPE,
         stderr=None if os.environ.get("SHOW_ERRORS") else subprocess.DEVNULL,
+        cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     assert job.stdout is not None

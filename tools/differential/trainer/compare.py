@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 import traceback
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import plain
 import torch
-import trained
-from outcome import Outcome, differences
-from space import Config
 
+from tools import ROOT
+from tools.differential.trainer import plain, trained
+from tools.differential.trainer.outcome import Outcome, differences
+from tools.differential.trainer.space import Config
 from windtunnel.errors import WindtunnelError
 
-REFUSALS = Path(__file__).parents[2] / "docs" / "trainer.md"
+REFUSALS = ROOT / "docs" / "trainer.md"
 
 
 class Verdict(NamedTuple):

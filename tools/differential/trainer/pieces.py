@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from space import Config
 from torch import nn
 from torch.utils.data import (
     BatchSampler,
@@ -24,6 +23,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
     default_collate,
 )
+
+from tools.differential.trainer.space import Config
 
 FEATURES = 4
 Pair = collections.namedtuple("Pair", "x y")

@@ -1,7 +1,7 @@
 """The Trainer against a hand-written loop, on random configurations: they agree, or the Trainer refuses in a sentence.
 
-    python tools/differential_trainer --seed 1 --cpu 500 --gpu 200 --dp 100 --ddp 100 --fsdp 100
-    python tools/differential_trainer --seed 1 --one ddp/17
+    python -m tools.differential trainer --seed 1 --cpu 500 --gpu 200 --dp 100 --ddp 100 --fsdp 100
+    python -m tools.differential trainer --seed 1 --one ddp/17
 
 Prints the counts of every strategy, and the configuration of each difference; exits with 1 where there is one.
 """
@@ -10,26 +10,22 @@ from __future__ import annotations
 
 import argparse
 import collections
-import sys
 import time
-from pathlib import Path
+from collections.abc import Sequence
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from compare import described
-from space import STRATEGIES, draw
-
-from ranks import Name, verdicts
+from tools.differential.trainer.compare import described
+from tools.differential.trainer.ranks import Name, verdicts
+from tools.differential.trainer.space import STRATEGIES, draw
 
 
-def main() -> int:
+def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     for strategy, count in zip(STRATEGIES, (500, 200, 100, 100, 100), strict=True):
         parser.add_argument(f"--{strategy}", type=int, default=count, metavar="COUNT")
     parser.add_argument("--one", metavar="STRATEGY/NUMBER", nargs="+", help="these configurations of that seed alone")
     parser.add_argument("--quiet", action="store_true", help="no line for refusals")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     names = [Name(strategy, number) for strategy in STRATEGIES for number in range(getattr(options, strategy))]
     if options.one:
         names = [Name(strategy, int(number)) for strategy, number in (one.split("/") for one in options.one)]
@@ -53,7 +49,3 @@ def report(seed: int, names: list[Name], one: bool, quiet: bool) -> int:
         print(f"{strategy:5}", ", ".join(f"{count[kind]} {kind}" for kind in ("agrees", "refused", "differs")))
     print(f"{time.monotonic() - begun:.0f} s")
     return int(any(count["differs"] for count in counts.values()))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -16,19 +16,16 @@ from __future__ import annotations
 import contextlib
 import gc
 import random
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import tables
 import torch
-from record_steps import SEED
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from windtunnel import emulate
-from windtunnel.trace.trace import Trace
+from tools.corpus import steps, tables
+from tools.corpus.recordings import SEED
 
 KEYS = {"RTX 3090": "RTX3090", "RTX 4090": "RTX4090"}
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
@@ -49,23 +46,22 @@ class Row(NamedTuple):
     cuda: str
     throughput: float
 
+    @property
+    def group(self) -> str:
+        return f"{self.gpu} {self.mode} {self.layout}"
+
+    @property
+    def ms(self) -> float:
+        return 1000.0 * self.batch / self.throughput
+
 
 def rows() -> list[Row]:
     """The published results that programs here can be compared with."""
-    found = [
-        Row(
-            row["model"],
-            KEYS[row["gpu"]],
-            row["mode"],
-            row["layout"],
-            int(row["batch"]),
-            int(row["size"]),
-            row["torch"],
-            row["cuda"],
-            float(row["images_per_s"]),
-        )
-        for row in tables.read("image_models.csv")
-    ]
+    found = []
+    for row in tables.read("image_models.csv"):
+        sizes = int(row["batch"]), int(row["size"])
+        where = KEYS[row["gpu"]], row["mode"], row["layout"]
+        found.append(Row(row["model"], *where, *sizes, row["torch"], row["cuda"], float(row["images_per_s"])))
     return [row for row in found if not row.model.startswith(REPARAMETRIZED)]
 
 
@@ -134,32 +130,25 @@ def made(timm: Any, row: Row) -> tuple[nn.Module, Tensor]:
     return model, images
 
 
-def run(timm: Any, row: Row) -> tuple[float, float | None, Trace, int]:
-    """Run two steps on the row's GPU.
+def why(error: RuntimeError) -> str:
+    """Why a model was left out, in a few words."""
+    return str(error).partition(". GPU")[0].splitlines()[0]
 
-    Returns the milliseconds of the second as the program's own clock says, the run's band, its trace, and the row of
-    the trace at which the second step begins.
+
+def run(timm: Any, row: Row) -> steps.Step:
+    """The second step on the row's GPU.
+
+    Raises:
+        RuntimeError: the model does not fit, or needs data.
     """
     with (
-        emulate(row.gpu, no_data=True, assume=1.0, cuda_version=row.cuda) as session,
+        steps.emulated(row.gpu, row.cuda) as session,
         torch.backends.cudnn.flags(enabled=True, benchmark=True),
     ):
         model, images = made(timm, row)
         with torch.device("cuda"):
             step = step_of(model, row, images)
-            step()
-            torch.cuda.synchronize()
-            at = len(session.trace)
-            begin = time.perf_counter_ns()
-            step()
-            torch.cuda.synchronize()
-            ms = (time.perf_counter_ns() - begin) / 1e6
-        band = session.machine.band()
+            found = steps.timed(step, session)
         del step, model
         gc.collect()
-    return ms, band, session.trace, at
-
-
-def predict(timm: Any, row: Row) -> tuple[float, float | None]:
-    """Milliseconds of a step on the row's GPU, as the emulated program's own clock says, and the band of the run."""
-    return run(timm, row)[:2]
+    return found

@@ -14,8 +14,11 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from outcome import Outcome
-from pieces import (
+from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
+
+from tools.differential.trainer.outcome import Outcome
+from tools.differential.trainer.pieces import (
     CLIP_NORM,
     Batch,
     Data,
@@ -29,10 +32,8 @@ from pieces import (
     step_values,
     view,
 )
-from pieces import make_scheduler as make_schedule
-from space import TENSOR_KINDS, Config
-from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
+from tools.differential.trainer.pieces import make_scheduler as make_schedule
+from tools.differential.trainer.space import TENSOR_KINDS, Config
 
 
 class Part(NamedTuple):

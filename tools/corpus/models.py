@@ -1,4 +1,4 @@
-"""Well-known models on stock torch, for `accuracy.py`: only their shapes matter, so they run without data.
+"""Well-known models on stock torch, for `training`: only their shapes matter, so they run without data.
 
 Written from the papers and from what the published runs' logs say of their configurations; attention is spelled out
 (products and softmax), as it was in those runs.

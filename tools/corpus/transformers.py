@@ -7,15 +7,14 @@ training step is the forward and the backward pass, without an optimizer, as Neu
 from __future__ import annotations
 
 import gc
-import time
 from typing import NamedTuple
 
-import tables
 import torch
 from torch import Tensor, nn
 
-from windtunnel import emulate, gpus
-from windtunnel.trace.trace import Trace
+from tools.corpus import steps, tables
+from windtunnel import gpus
+from windtunnel.session import Session
 
 
 class Sizes(NamedTuple):
@@ -106,6 +105,11 @@ class Row(NamedTuple):
     length: int
     batch: int
     ms: float
+    cuda: str = "12.1"
+
+    @property
+    def group(self) -> str:
+        return f"{self.gpu} {self.mode}"
 
 
 def rows() -> list[Row]:
@@ -116,32 +120,25 @@ def rows() -> list[Row]:
     ]
 
 
-def run(row: Row) -> tuple[float, float | None, Trace, int]:
-    """Run two steps on the row's GPU.
-
-    Returns the milliseconds of the second as the program's own clock says, the run's band, its trace, and the row of
-    the trace at which the second step begins.
-    """
-    with emulate(row.gpu, no_data=True, assume=1.0, cuda_version="12.1") as session:
-        with torch.device("cuda"):
-            model = Transformer(MODELS[row.model], row.length).train(row.mode == "train")
-            tokens = torch.zeros(row.batch, row.length, dtype=torch.long)
-            with torch.set_grad_enabled(row.mode == "train"):
-                for _ in range(2):
-                    torch.cuda.synchronize()
-                    at = len(session.trace)
-                    begin = time.perf_counter_ns()
-                    scores = model(tokens)
-                    if row.mode == "train":
-                        scores.sum().backward()
-                    torch.cuda.synchronize()
-                    ms = (time.perf_counter_ns() - begin) / 1e6
-        band = session.machine.band()
-        del model, scores
+def run(row: Row) -> steps.Step:
+    """The second step on the row's GPU."""
+    with steps.emulated(row.gpu, row.cuda) as session:
+        found = _second(row, session)
         gc.collect()
-    return ms, band, session.trace, at
+    return found
 
 
-def predict(row: Row) -> tuple[float, float | None]:
-    """Milliseconds of a step on the row's GPU, as the emulated program's own clock says, and the band of the run."""
-    return run(row)[:2]
+def _second(row: Row, session: Session) -> steps.Step:
+    with torch.device("cuda"):
+        model = Transformer(MODELS[row.model], row.length).train(row.mode == "train")
+        tokens = torch.zeros(row.batch, row.length, dtype=torch.long)
+        scores = tokens
+
+        def step() -> None:
+            nonlocal scores  # those of a step live until the next one's are there
+            scores = model(tokens)
+            if row.mode == "train":
+                scores.sum().backward()
+
+        with torch.set_grad_enabled(row.mode == "train"):
+            return steps.timed(step, session)

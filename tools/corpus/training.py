@@ -8,28 +8,25 @@ the scripts of NVIDIA's DeepLearningExamples that they ran): precision, optimize
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-import tables
 import torch
-from reference_models import BertForQuestions, Gpt2, ResNet50, TransformerXL
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from windtunnel import emulate, gpus
-from windtunnel.trace.operation import Kind, Signature
-from windtunnel.trace.trace import Trace
+from tools.corpus import steps, tables
+from tools.corpus.models import BertForQuestions, Gpt2, ResNet50, TransformerXL
+from windtunnel import gpus
 
 KEYS = {"RTX 3090": "RTX3090"}
 OLD_SOFTWARE = "torch 1.4"
 CUDA = {OLD_SOFTWARE: "10.2", "pytorch-21.03": "11.2"}
 WARM_UP = 2
-Step = Callable[[], None]
+Take = Callable[[], None]
 
 
-def resnet50(batch: int, kind: str, layout: torch.memory_format = torch.contiguous_format) -> tuple[Step, int]:
+def resnet50(batch: int, kind: str, layout: torch.memory_format = torch.contiguous_format) -> tuple[Take, int]:
     """ResNet-50 v1.5 on synthetic images, SGD with momentum, AMP with a constant loss scale: (a step, its images)."""
     model, labels = ResNet50().to(memory_format=layout), torch.zeros(batch, dtype=torch.long)
     images = torch.zeros(batch, 3, 224, 224).to(memory_format=layout)
@@ -48,10 +45,10 @@ def resnet50(batch: int, kind: str, layout: torch.memory_format = torch.contiguo
     return step, batch
 
 
-def bert(layers: int, hidden: int, heads: int) -> Callable[[int, str], tuple[Step, int]]:
+def bert(layers: int, hidden: int, heads: int) -> Callable[[int, str], tuple[Take, int]]:
     """BERT on SQuAD: sequences of 384, FP16 by apex O2 with a fused Adam, FP32 with BertAdam."""
 
-    def build(batch: int, kind: str) -> tuple[Step, int]:
+    def build(batch: int, kind: str) -> tuple[Take, int]:
         model = BertForQuestions(layers, hidden, heads)
         tokens, target = torch.zeros(batch, 384, dtype=torch.long), torch.zeros(batch, 2, dtype=torch.long)
         half = kind == "fp16"
@@ -70,10 +67,10 @@ def bert(layers: int, hidden: int, heads: int) -> Callable[[int, str], tuple[Ste
 
 def transformer_xl(
     layers: int, hidden: int, heads: int, inner: int, length: int, memory: int, dropout: tuple[float, float], lamb: bool
-) -> Callable[[int, str], tuple[Step, int]]:
+) -> Callable[[int, str], tuple[Take, int]]:
     """Transformer-XL on WikiText-103: FP16 by apex O2, LAMB (base) or Adam (large), the loss read in each step."""
 
-    def build(batch: int, kind: str) -> tuple[Step, int]:
+    def build(batch: int, kind: str) -> tuple[Take, int]:
         model = TransformerXL(layers, hidden, heads, inner, *dropout)
         tokens, targets = torch.zeros(2, length, batch, dtype=torch.long)
         half = kind == "fp16"
@@ -92,7 +89,7 @@ def transformer_xl(
     return build
 
 
-def gpt2(batch: int, kind: str) -> tuple[Step, int]:
+def gpt2(batch: int, kind: str) -> tuple[Take, int]:
     """GPT-2 with 124 million parameters, 1024 tokens a sequence, AMP, fused AdamW."""
     model, tokens = Gpt2(), torch.zeros(batch, 1024, dtype=torch.long)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
@@ -107,7 +104,7 @@ def gpt2(batch: int, kind: str) -> tuple[Step, int]:
     return step, batch * 1024
 
 
-PROGRAMS: dict[str, Callable[[int, str], tuple[Step, int]]] = {
+PROGRAMS: dict[str, Callable[[int, str], tuple[Take, int]]] = {
     "resnet50_v1.5": resnet50,
     "resnet50_v1.5 channels last": lambda batch, kind: resnet50(batch, kind, torch.channels_last),
     "resnet50 (timm)": resnet50,
@@ -184,65 +181,68 @@ class BertAdam:
                 p.grad = None
 
 
-class Run:
-    """What a program reached: `throughput` a second of its own units, its `band`, and its last step's `work`.
+class Run(NamedTuple):
+    """The last step of a program, and the samples (or tokens) that it took."""
 
-    The work is the signatures of the kernels in order, with None where the host waited.
-    """
+    step: steps.Step
+    samples: int
 
-    def __init__(self, throughput: float, samples: int, work: tuple[Signature | None, ...], band: float | None) -> None:
-        self.throughput = throughput
-        self.samples = samples
-        self.work = work
-        self.band = band
+    @property
+    def throughput(self) -> float:
+        """Samples a second."""
+        return 1000.0 * self.samples / self.step.ms
 
 
-def run(name: str, key: str, kind: str, batch: int, cuda: str = "11.8", steps: int = 1) -> Run:
+def run(name: str, key: str, kind: str, batch: int, cuda: str = "11.8") -> Run:
     """Run a program on the emulated GPU `key`; `kind` is fp16, bf16, tf32 or fp32."""
-    with emulate(key, no_data=True, assume=1.0, cuda_version=cuda) as session:
+    with steps.emulated(key, cuda) as session:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = kind != "fp32"
         try:
             with torch.device("cuda"):
-                step, samples = PROGRAMS[name](batch, kind)
-                for _ in range(WARM_UP):
-                    step()
-                torch.cuda.synchronize()
-                begin = time.perf_counter_ns()
-                for _ in range(steps):
-                    rows = len(session.trace)
-                    step()
-                torch.cuda.synchronize()
-                seconds = (time.perf_counter_ns() - begin) / 1e9 / steps
+                take, samples = PROGRAMS[name](batch, kind)
+                step = steps.timed(take, session, WARM_UP)
         finally:
             torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
-        work, band = _work(session.trace, rows), session.machine.band()
-        del step
+        del take
         gc.collect()
-    return Run(samples / seconds, samples, work, band)
+    return Run(step, samples)
 
 
-def _work(trace: Trace, begin: int) -> tuple[Signature | None, ...]:
-    rows = list(trace.rows)[begin:]
-    return tuple(
-        trace.signatures[row[2]] if row[0] == Kind.KERNEL else None
-        for row in rows
-        if row[0] in (Kind.KERNEL, Kind.SYNCHRONIZE)
-    )
+class Row(NamedTuple):
+    """Published throughput of one model on one GPU, `card` as it was published, in samples or tokens a second."""
+
+    model: str
+    gpu: str
+    card: str
+    kind: str
+    batch: int
+    published: float
+    cuda: str
+    source: str
+    is_old: bool
+
+    @property
+    def group(self) -> str:
+        return f"{self.kind} {self.batch}"
 
 
-def rows() -> list[dict[str, str]]:
+def rows() -> list[Row]:
     """Published throughput on one GPU of the models that are written here."""
     found = []
     for row in tables.read("training_throughput.csv"):
         if row["model"] in PROGRAMS and row["n_gpus"] == "1" and row["metric"] == "throughput":
-            row["key"] = gpus.find(KEYS.get(row["gpu"], row["gpu"])).key
-            row["kind"] = "fp16" if "fp16" in row["precision"] else "tf32" if "TF32" in row["precision"] else "fp32"
-            row["cuda"] = next((cuda for words, cuda in CUDA.items() if words in row["notes"]), "11.8")
-            found.append(row)
+            key = gpus.find(KEYS.get(row["gpu"], row["gpu"])).key
+            kind = "fp16" if "fp16" in row["precision"] else "tf32" if "TF32" in row["precision"] else "fp32"
+            cuda = next((cuda for words, cuda in CUDA.items() if words in row["notes"]), "11.8")
+            old = OLD_SOFTWARE in row["notes"]
+            published = float(row["value"])
+            found.append(
+                Row(row["model"], key, row["gpu"], kind, int(row["batch"]), published, cuda, row["source"], old)
+            )
     return found
 
 
-def predict(row: dict[str, str]) -> tuple[float, float | None]:
+def predict(row: Row) -> tuple[float, float | None]:
     """Samples (or tokens) a second on the row's GPU, as the emulated program's own clock says, and the run's band."""
-    found = run(row["model"], row["key"], row["kind"], int(row["batch"]), row["cuda"])
-    return found.throughput, found.band
+    found = run(row.model, row.gpu, row.kind, row.batch, row.cuda)
+    return found.throughput, found.step.band

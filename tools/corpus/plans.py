@@ -1,41 +1,31 @@
 """Plans against published training runs: does what others ran fit, and are GPUs ranked as their throughput ranks them?
 
-    python tools/calibration/accuracy_plan.py               # every model of the table with five GPUs or more
-    python tools/calibration/accuracy_plan.py resnet50      # those whose names begin so
-
 The published batches of a model differ by GPU and follow its memory: they are what the publishers made fit. Each plan
 looks for the largest batch that fits on every GPU of the rows, and its throughput there is compared with the published.
 """
 
 from __future__ import annotations
 
-import sys
 from itertools import combinations
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
-
-from reference_steps import OLD_SOFTWARE, rows  # noqa: E402
-
-from windtunnel import planning  # noqa: E402
-from windtunnel.launch import Program  # noqa: E402
-from windtunnel.planning.cache import default_folder  # noqa: E402
-from windtunnel.planning.planner import Question  # noqa: E402
-from windtunnel.planning.rows import Row, Work  # noqa: E402
-from windtunnel.planning.space import parse_largest  # noqa: E402
+from tools.corpus import training
+from windtunnel import planning
+from windtunnel.launch import Program
+from windtunnel.planning.cache import default_folder
+from windtunnel.planning.planner import Question
+from windtunnel.planning.rows import Row, Work
+from windtunnel.planning.space import parse_largest
 
 LEAST_GPUS = 5
-PROGRAM = str(ROOT / "tools" / "calibration" / "plan_program.py")
+PROGRAM = "tools.corpus.plan_program"
 
 
-def main() -> None:
+def compare(only: str) -> None:
     """Print a table a model, and what they say together."""
-    only = sys.argv[1] if len(sys.argv) > 1 else ""
-    groups: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
-    for row in rows():
-        if row["model"].startswith(only):
-            groups.setdefault((row["model"], row["kind"]), {}).setdefault(row["key"], row)
+    groups: dict[tuple[str, str], dict[str, training.Row]] = {}
+    for row in training.rows():
+        if row.model.startswith(only):
+            groups.setdefault((row.model, row.kind), {}).setdefault(row.gpu, row)
     fitting = runs = best = within = plans = outside = 0
     agree: list[tuple[bool, bool]] = []  # whether a pair is ranked right, and of one software
     for (model, kind), published in groups.items():
@@ -44,15 +34,15 @@ def main() -> None:
         found = planned(model, kind, published)
         for key, row in published.items():
             runs += 1
-            fitting += batch(found[key]) >= int(row["batch"])
+            fitting += batch(found[key]) >= row.batch
             print(
-                f"{model:20} {kind:5} {key:18} published batch {row['batch']:>5}, planned {batch(found[key]):5}"
-                f"{' TOO SMALL' if batch(found[key]) < int(row['batch']) else ''}",
+                f"{model:20} {kind:5} {key:18} published batch {row.batch:>5}, planned {batch(found[key]):5}"
+                f"{' TOO SMALL' if batch(found[key]) < row.batch else ''}",
                 flush=True,
             )
-        truth = {key: float(row["value"]) for key, row in published.items()}
+        truth = {key: row.published for key, row in published.items()}
         for one, other in combinations(published, 2):
-            old = [OLD_SOFTWARE in published[key]["notes"] for key in (one, other)]
+            old = [published[key].is_old for key in (one, other)]
             right = (rate(found[one]) > rate(found[other])) == (truth[one] > truth[other])
             agree.append((right, old[0] == old[1]))
             if not right:
@@ -79,11 +69,11 @@ def main() -> None:
         print(f"recommended GPU: the fastest in {best} of {plans} plans, within its band in {within}")
 
 
-def planned(model: str, kind: str, published: dict[str, dict[str, str]]) -> dict[str, Row]:
+def planned(model: str, kind: str, published: dict[str, training.Row]) -> dict[str, Row]:
     """The largest batch and its time on each GPU; four times the published batch is as far as the search goes."""
-    top = 4 * max(int(row["batch"]) for row in published.values())
+    top = 4 * max(row.batch for row in published.values())
     question = Question(
-        Program("script", PROGRAM, (model, kind)),
+        Program("module", PROGRAM, (model, kind)),
         tuple(published),
         largest=parse_largest(f"--batch-size=1..{top}"),
         options={"assume": 1.0},
@@ -101,7 +91,3 @@ def rate(row: Row, low: bool = False, high: bool = False) -> float:
     if row.step_ns is None:
         return 0.0
     return batch(row) * 1e9 / (row.step_ns.high if low else row.step_ns.low if high else row.step_ns.value)
-
-
-if __name__ == "__main__":
-    main()

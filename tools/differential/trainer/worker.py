@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 import torch.distributed as dist
-from compare import Verdict, documented_refusals, judge
-from space import draw
+
+from tools.differential.trainer.compare import Verdict, documented_refusals, judge
+from tools.differential.trainer.space import draw
 
 
 def main() -> None:

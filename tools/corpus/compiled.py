@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import gc
 import random
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import record_steps
-import reference_images
-import tables
 import torch
-from record_steps import HELD_OUT_SEED, SEED
 from torch import Tensor, nn
 
-from windtunnel import emulate
-from windtunnel.trace.trace import Trace
+from tools.corpus import images, recordings, steps, tables
+from tools.corpus.images import why as why
+from tools.corpus.recordings import COMPILED_STEPS, EAGER_STEPS, HELD_OUT_SEED, SEED
 
 GPU = "RTX4090"
 PRICED = 250
@@ -39,13 +35,12 @@ class Row(NamedTuple):
     cuda: str
     eager: float
     compiled: float
+    gpu: str = GPU
 
     @property
-    def image_row(self) -> reference_images.Row:
-        """The eager row of this model, as `reference_images` takes it."""
-        return reference_images.Row(
-            self.model, GPU, "infer", "nchw", self.batch, self.size, self.torch, self.cuda, self.eager
-        )
+    def image_row(self) -> images.Row:
+        """The eager row of this model, as `images` takes it."""
+        return images.Row(self.model, GPU, "infer", "nchw", self.batch, self.size, self.torch, self.cuda, self.eager)
 
 
 class DashboardRow(NamedTuple):
@@ -57,39 +52,15 @@ class DashboardRow(NamedTuple):
     speedup: float
 
 
-class Step(NamedTuple):
-    """One way of running a model: milliseconds of a step by the program's own clock, and its rows of the trace."""
-
-    ms: float
-    begin: int
-    end: int
-
-
-class Run(NamedTuple):
-    """A model's eager and compiled step, the band of the whole, and the trace that has both."""
-
-    eager: Step
-    compiled: Step
-    band: float | None
-    trace: Trace
-
-
 def rows() -> list[Row]:
     """timm's published results that programs here can be compared with."""
     found = []
     for row in tables.read("compiled_models.csv"):
-        if row["suite"] == "timm" and not row["model"].startswith(reference_images.REPARAMETRIZED):
+        if row["suite"] == "timm" and not row["model"].startswith(images.REPARAMETRIZED):
             version, _, cuda = row["torch"].partition(" cu")
+            both = float(row["eager"]), float(row["compiled"])
             found.append(
-                Row(
-                    row["model"],
-                    int(row["batch"]),
-                    int(row["size"]),
-                    version,
-                    f"{cuda[:-1]}.{cuda[-1]}",
-                    float(row["eager"]),
-                    float(row["compiled"]),
-                )
+                Row(row["model"], int(row["batch"]), int(row["size"]), version, f"{cuda[:-1]}.{cuda[-1]}", *both)
             )
     return found
 
@@ -122,16 +93,16 @@ def dashboard_rows() -> list[DashboardRow]:
 
 def train(timm: Any, row: DashboardRow) -> float:
     """The speed-up of a training step, forward and backward with AMP, on an emulated A100."""
-    with emulate("A100-SXM4-40GB", no_data=True, assume=1.0, cuda_version="11.8") as session:
+    with steps.emulated("A100-SXM4-40GB", "11.8") as session:
         with torch.device("cuda"):
             model = timm.create_model(row.model).train()
-            images = torch.zeros(row.batch, 3, 224, 224)
+            batch = torch.zeros(row.batch, 3, 224, 224)
         compiled = torch.compile(model, mode=None if row.kind == "default" else row.kind)
         lengths = []
         for run in (model, compiled):
-            step = training_step(run, images)
+            step = training_step(run, batch)
             step()  # a CUDA graph is recorded at the second call
-            lengths.append(timed(step, session.trace).ms)
+            lengths.append(steps.timed(step, session).ms)
             del step, run
             gc.collect()
         del model, compiled
@@ -139,13 +110,13 @@ def train(timm: Any, row: DashboardRow) -> float:
     return lengths[0] / lengths[1]
 
 
-def training_step(run: nn.Module, images: Tensor) -> Callable[[], None]:
+def training_step(run: nn.Module, batch: Tensor) -> Callable[[], None]:
     """Forward and backward with AMP, without an optimizer."""
 
     def step() -> None:
         run.zero_grad()
         with torch.autocast("cuda", torch.float16):
-            loss = run(images).sum()
+            loss = run(batch).sum()
         loss.backward()
 
     return step
@@ -160,43 +131,32 @@ def chosen(most: int, begin: int = 0) -> list[Row]:
 
 def held_out(most: int) -> list[Row]:
     """So many rows that judge alone, drawn by `HELD_OUT_SEED` from models that no command had priced before."""
-    known = {one.model for name in ("image_steps.json.gz", "compiled_steps.json.gz") for one in record_steps.read(name)}
-    known |= {row.model for row in (*reference_images.in_order()[:PRICED], *chosen(PRICED))}
+    known = {one.model for name in (EAGER_STEPS, COMPILED_STEPS) for one in recordings.read(name)}
+    known |= {row.model for row in images.in_order()[:PRICED]} | {row.model for row in chosen(PRICED)}
     found = [row for row in rows() if row.model not in known and not row.model.startswith(NOT_DRAWN)]
     random.Random(HELD_OUT_SEED).shuffle(found)
     return found[:most]
 
 
-def run(timm: Any, row: Row) -> Run:
-    """Run a model's step eagerly and compiled, each after a warm-up, on the row's GPU.
+def run(timm: Any, row: Row) -> tuple[steps.Step, steps.Step]:
+    """A model's step eagerly and compiled, each after a warm-up, on the row's GPU; the latter's band is that of both.
 
     Raises:
         RuntimeError: the model does not fit, or needs data.
     """
     of = row.image_row
     with (
-        emulate(GPU, no_data=True, assume=1.0, cuda_version=row.cuda) as session,
+        steps.emulated(GPU, row.cuda) as session,
         torch.backends.cudnn.flags(enabled=True, benchmark=True),
     ):
-        model, images = reference_images.made(timm, of)
-        steps = []
+        model, batch = images.made(timm, of)
+        found = []
         for one in (model, torch.compile(model)):
-            step = reference_images.step_of(one, of, images)
-            steps.append(timed(step, session.trace))
+            step = images.step_of(one, of, batch)
+            found.append(steps.timed(step, session))
             del step, one
             gc.collect()
             torch.cuda.empty_cache()  # timm has a process for each
-        band = session.machine.band()
         del model
         gc.collect()
-    return Run(steps[0], steps[1], band, session.trace)
-
-
-def timed(step: Callable[[], None], trace: Trace) -> Step:
-    """A step after a warm-up: the program waits for it, as timm's benchmark does."""
-    step()
-    torch.cuda.synchronize()
-    at, begin = len(trace), time.perf_counter_ns()
-    step()
-    torch.cuda.synchronize()
-    return Step((time.perf_counter_ns() - begin) / 1e6, at, len(trace))
+    return found[0], found[1]

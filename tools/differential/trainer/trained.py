@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from outcome import Outcome
-from pieces import (
+from torch import nn
+from torch.utils.data import TensorDataset
+from torchmetrics import MeanAbsoluteError
+
+from tools.differential.trainer.outcome import Outcome
+from tools.differential.trainer.pieces import (
     CLIP_NORM,
     FEATURES,
     KEYWORDS,
@@ -25,12 +29,8 @@ from pieces import (
     step_values,
     view,
 )
-from plain import left, numbers
-from space import TENSOR_KINDS, Config
-from torch import nn
-from torch.utils.data import TensorDataset
-from torchmetrics import MeanAbsoluteError
-
+from tools.differential.trainer.plain import left, numbers
+from tools.differential.trainer.space import TENSOR_KINDS, Config
 from windtunnel.train import Callback, Checkpoints, EarlyStopping, Module, Tensors, Trainer
 
 

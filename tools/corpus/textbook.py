@@ -11,12 +11,11 @@ import gc
 import time
 from typing import Any
 
-import tables
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
-from windtunnel import emulate
+from tools.corpus import steps, tables
 
 WORDS, LENGTH, WIDTH, HEADS, LAYERS, DROPOUT = 50257, 1024, 768, 12, 12, 0.1
 STAGES = ("fp32", "tf32", "fused optimizer", "bf16", "PyTorch's layers", "flash attention")
@@ -131,15 +130,15 @@ class Training:
         self.model.train()
 
 
-def predict(name: str, batch: int, steps: int = 2) -> tuple[float, float | None]:
+def predict(name: str, batch: int, count: int = 2) -> tuple[float, float | None]:
     """Tokens a second of a stage, as the emulated program's own clock says, and the run's band."""
     stage = STAGES.index(name)
-    with emulate(GPU, no_data=True, assume=1.0, cuda_version=CUDA) as session:
+    with steps.emulated(GPU, CUDA) as session:
         torch.set_float32_matmul_precision("high" if stage >= 1 else "highest")
         try:
             training = Training(stage, batch)
             training.step()
-            step_s = _timed(lambda: [training.step() for _ in range(steps)]) / steps
+            step_s = _timed(lambda: [training.step() for _ in range(count)]) / count
             evaluation_s = _timed(training.evaluate)
         finally:
             torch.set_float32_matmul_precision("highest")

@@ -1,20 +1,16 @@
-"""A program of `reference_steps.py` as a script that `windtunnel plan` rehearses: one model, one precision, any batch.
+"""A program of `training` as a script that `windtunnel plan` rehearses: one model, one precision, any batch.
 
-python tools/calibration/plan_program.py "bert-large SQuAD" fp16 --batch-size 16
+python -m tools.corpus.plan_program "bert-large SQuAD" fp16 --batch-size 16
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-import torch  # noqa: E402
-from reference_steps import PROGRAMS  # noqa: E402
-from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
+from tools.corpus.training import PROGRAMS
 
 
 def main() -> None:

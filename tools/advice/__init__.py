@@ -1,0 +1,1 @@
+"""Findings' promises, held to what a patch saves."""

@@ -1,0 +1,234 @@
+"""Predicted against published figures of whole models, by row: `make accuracy`, `make accuracy-...`.
+
+    python -m tools.compare throughput [WORD]    # training programs on stock torch (make accuracy)
+    python -m tools.compare plans [WORD]         # plans of them: batches that fit, the ranking of GPUs
+    python -m tools.compare transformers         # FP32 transformers that NeuSight timed
+    python -m tools.compare images [--most 100] [--unseen]    # timm (make accuracy-images)
+    python -m tools.compare compiled [--most 10]              # timm, compiled (make accuracy-compiled)
+
+WORD chooses the models whose names begin so. Each program runs without data on an emulated GPU and reads its own clock,
+as a person's program does. For each group of rows: the median and the 90th percentile of the error, the bias (of times:
++ is too slow), Kendall's tau of the ranking, and how many rows lay inside the printed band. Of compiled models, those
+that were recorded are priced from their recordings, fitted ones and those that a seed held out; others run, eagerly and
+compiled: so many of timm's results (`--most`), or with `--dashboard` the training steps on an A100 that TorchInductor's
+dashboard reported, of which excerpts sorted by speed-up were published.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+from tools.calibration import calibrate_bands, calibrate_compiled
+from tools.calibration.calibrate_cost import is_fitted
+from tools.corpus import recordings
+from tools.corpus.outcomes import Outcome, errors_of, show, summarize, tau
+
+UNPUBLISHED = (("gpt2-124M", "A100-SXM4-40GB", "bf16", 12), ("gpt2-124M", "RTX3090", "bf16", 8))
+"""Programs without a published figure in the table: what they would reach."""
+
+
+def throughput(options: argparse.Namespace) -> None:
+    """The training programs, and a textbook's GPT-2 in stages; `calibrate_cost` says what was fitted on which rows."""
+    from tools.corpus import training
+
+    groups: dict[str, list[Outcome]] = defaultdict(list)
+    pairs: list[tuple[float, float, str, bool]] = []
+    for one, family, group in (*programs(options.only), *stages(options.only)):
+        for name in ("all", group, f"{group}, {family}"):
+            groups[name].append(one)
+        if family != "GPT-2 in stages":
+            pairs.append((one.predicted, one.published, one.model, group == "old software"))
+    for name, some in sorted(groups.items()):
+        print(f"{name}: {errors_of(some)}, {sum(one.inside for one in some) / len(some):.0%} inside")
+    for model, gpu, kind, batch in UNPUBLISHED if not options.only else ():
+        reached = training.run(model, gpu, kind, batch).throughput
+        print(f"{model:21} {gpu:15} {kind} batch {batch:>5}: {reached:10.1f}, no published figure")
+    same = [pair for pair in pairs if not pair[3]]
+    for words, some_pairs in (("all rows", pairs), ("rows of one software", same)):
+        if len(some_pairs) > 1:
+            ranking = tau(pair[:3] for pair in some_pairs)
+            print(f"Kendall's tau of the ranking within each model, {words}: {ranking:.3f}")
+
+
+def line(name: str, gpu: str, kind: str, batch: int, one: Outcome, group: str) -> None:
+    """The line of a row of throughput, in samples or tokens a second."""
+    print(
+        f"{name:21} {gpu:15} {kind:4} batch {batch:>5}: {one.predicted:10.1f} of {one.published:10.1f} "
+        f"{one.ratio - 1:+7.1%}  band {one.band or 0:.0%}, {group}",
+        flush=True,
+    )
+
+
+def programs(only: str) -> Iterator[tuple[Outcome, str, str]]:
+    """Each training program: what it reaches, its family, and whether anything was fitted on it."""
+    from tools.corpus import training
+
+    rows = [row for row in training.rows() if row.model.startswith(only)]
+    for row in sorted(rows, key=lambda row: (row.model, row.gpu, row.kind)):
+        predicted, band = training.predict(row)
+        one = Outcome(row.model, row.group, predicted, row.published, band, is_rate=True)
+        fitted = is_fitted(row.model, row.gpu, row.kind)
+        group = "fitted" if fitted else "old software" if row.is_old else "unseen"
+        line(row.model, row.gpu, row.kind, row.batch, one, group)
+        yield one, "Transformer-XL" if row.model.startswith("transformer-xl") else "ResNet-50 and BERT", group
+
+
+def stages(only: str) -> Iterator[tuple[Outcome, str, str]]:
+    """GPT-2 in the stages of a textbook."""
+    from tools.corpus import textbook as of
+
+    for row in of.rows() if "gpt2".startswith(only) else ():
+        predicted, band = of.predict(row["stage"], int(row["batch"]))
+        one = Outcome("gpt2", row["stage"], predicted, float(row["value"]), band, is_rate=True)
+        line(f"gpt2, {row['stage']}", of.GPU, "", int(row["batch"]), one, "unseen")
+        yield one, "GPT-2 in stages", "unseen"
+
+
+def plans(options: argparse.Namespace) -> None:
+    """Plans of the training programs."""
+    from tools.corpus.plans import compare
+
+    compare(options.only)
+
+
+def transformers(options: argparse.Namespace) -> None:
+    """NeuSight's whole models."""
+    from tools.corpus import transformers as of
+
+    found = []
+    for row in of.rows():
+        if row.model.startswith(options.only):
+            step = of.run(row)
+            found.append(show(Outcome(row.model, row.group, step.ms, row.ms, step.band)))
+    summarize(found)
+
+
+def images(options: argparse.Namespace) -> None:
+    """timm's results, in an order that a seed gives: of those that shares were fitted on, or of the others."""
+    from tools.corpus import images as of
+
+    timm = of.import_timm()
+    fitted = {(one.model, one.group) for one in recordings.read(recordings.EAGER_STEPS)}
+    rows = [row for row in of.in_order() if row.model.startswith(options.only)]
+    rows = [row for row in rows if options.unseen != ((row.model, row.group) in fitted)]
+    rows = [row for row in rows if not row.model.startswith(tuple(options.without))]
+    found = []
+    for row in rows[: options.most or 60]:
+        try:
+            step = of.run(timm, row)
+        except RuntimeError as error:
+            print(f"{row.model:32} {row.group:24} left out: {of.why(error)}")
+            continue
+        found.append(show(Outcome(row.model, row.group, step.ms, row.ms, step.band)))
+    summarize(found)
+    layouts(found)
+
+
+def compiled(options: argparse.Namespace) -> None:
+    """timm's compiled results: recorded ones, fitted and held out, from their recordings, and others."""
+    if options.dashboard:
+        summarize(dashboard(options.only))
+        return
+    found = []
+    known = set()
+    for name in ("fitted", calibrate_compiled.HELD_OUT):
+        pairs = calibrate_compiled.pairs(held_out=name != "fitted")
+        known |= {(one.model, one.cuda) for one in pairs.compiled}
+        for kind, some in (("eager", pairs.eager), ("compiled", pairs.compiled)):
+            for one, ms in zip(some, calibrate_compiled.step_ms(some).tolist(), strict=True):
+                found.append(show(Outcome(one.model, f"{name} {kind}", ms, one.ms, calibrate_bands.band_of(one))))
+    found += unseen(options.only, 10 if options.most is None else options.most, known)
+    summarize([*found, *speedups(found)])
+    calibrate_compiled.show_limits()
+
+
+def unseen(only: str, most: int, known: set[tuple[str, tuple[int, int]]]) -> list[Outcome]:
+    """Rows of timm's compiled results that are not `known`, in an order that a seed gives."""
+    if not most:
+        return []
+    from tools.corpus import compiled as of
+    from tools.corpus.images import import_timm
+
+    timm = import_timm()
+    found: list[Outcome] = []
+    for row in of.chosen(len(of.rows())):
+        major, _, minor = row.cuda.partition(".")
+        if (row.model, (int(major), int(minor))) in known or not row.model.startswith(only):
+            continue
+        try:
+            eager, both = of.run(timm, row)
+        except RuntimeError as error:
+            print(f"{row.model:32} left out: {of.why(error)[:120]}")
+            continue
+        for kind, step, images_per_s in (("eager", eager, row.eager), ("compiled", both, row.compiled)):
+            published = 1000.0 * row.batch / images_per_s
+            found.append(show(Outcome(row.model, f"unseen {kind}", step.ms, published, both.band)))
+        if len(found) >= 2 * most:
+            break
+    return found
+
+
+def speedups(outcomes: list[Outcome]) -> list[Outcome]:
+    """Of models that ran both ways, eager over compiled time."""
+    eager = {(one.model, one.group.removesuffix(" eager")): one for one in outcomes if one.group.endswith(" eager")}
+    found = []
+    for one in outcomes:
+        set_name, _, kind = one.group.rpartition(" ")
+        if kind == "compiled":
+            other = eager[one.model, set_name]
+            predicted, published = other.predicted / one.predicted, other.published / one.published
+            found.append(Outcome(one.model, f"{set_name} speed-up", predicted, published, None))
+    return found
+
+
+def dashboard(only: str) -> list[Outcome]:
+    """Speed-ups of training steps that TorchInductor's dashboard reported of an A100."""
+    from tools.corpus import compiled as of
+    from tools.corpus.images import import_timm
+
+    timm = import_timm()
+    found = []
+    for row in of.dashboard_rows():
+        if row.model.startswith(only):
+            predicted = of.train(timm, row)
+            found.append(Outcome(row.model, f"dashboard {row.kind}", predicted, row.speedup, None))
+            print(f"{row.model:32} {row.kind:24} {predicted:.2f} of {row.speedup:.2f}", flush=True)
+    return found
+
+
+def layouts(outcomes: list[Outcome]) -> None:
+    """Of models that were measured in both layouts, how many the prediction ranks rightly."""
+    times = {(one.model, one.group): one for one in outcomes}
+    right = total = 0
+    for (model, group), one in times.items():
+        other = times.get((model, group.replace("nchw", "nhwc")))
+        if group.endswith("nchw") and other is not None and abs(one.published / other.published - 1.0) > 0.02:
+            total += 1
+            right += (one.predicted > other.predicted) == (one.published > other.published)
+    if total:
+        print(f"layouts: {right} of {total} models ranked rightly (those that differ by more than 2 %)")
+
+
+CORPORA: dict[str, Callable[[argparse.Namespace], None]] = {
+    one.__name__: one for one in (throughput, plans, transformers, images, compiled)
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpus", choices=CORPORA)
+    parser.add_argument("word", nargs="?", default="", help="models whose names begin so")
+    parser.add_argument("--only", default="", help="the same")
+    parser.add_argument("--most", type=int, help="how many rows of images (60), or of compiled models to run (10)")
+    parser.add_argument("--dashboard", action="store_true", help="of compiled models, the dashboard's training steps")
+    parser.add_argument("--unseen", action="store_true", help="rows of images that nothing was fitted on")
+    parser.add_argument("--without", action="append", default=[], help="leave out images' models whose names begin so")
+    options = parser.parse_args()
+    options.only = options.only or options.word
+    CORPORA[options.corpus](options)
+
+
+if __name__ == "__main__":
+    main()

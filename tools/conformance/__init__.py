@@ -1,0 +1,1 @@
+"""PyTorch's own CUDA tests, and memory snapshots that others recorded."""

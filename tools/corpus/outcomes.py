@@ -1,0 +1,71 @@
+"""Predicted beside published figures: errors, bands and rankings, as every comparison with a corpus prints them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from statistics import median
+from typing import Any, NamedTuple
+
+
+class Outcome(NamedTuple):
+    """A model in a group of rows: its predicted and its published figure, times or rates, and the relative band."""
+
+    model: str
+    group: str
+    predicted: float
+    published: float
+    band: float | None
+    is_rate: bool = False
+
+    @property
+    def ratio(self) -> float:
+        return self.predicted / self.published
+
+    @property
+    def inside(self) -> bool:
+        """Whether the published time lies in the band around the predicted one."""
+        return self.band is not None and abs((self.ratio if self.is_rate else 1.0 / self.ratio) - 1.0) <= self.band
+
+
+def tau(pairs: Iterable[tuple[Any, ...]]) -> float:
+    """Kendall's tau (a) of predicted and published figures; where a name follows them, within the rows of that name.
+
+    Predictions that are the same count as 0.
+    """
+    signs = [
+        ((a[0] > b[0]) - (a[0] < b[0])) * ((a[1] > b[1]) - (a[1] < b[1]))
+        for a, b in combinations(pairs, 2)
+        if a[1] != b[1] and a[2:] == b[2:]
+    ]
+    return sum(signs) / len(signs) if signs else 0.0
+
+
+def errors_of(some: Sequence[Outcome]) -> str:
+    """How many there are, the median of their errors and the 90th percentile."""
+    errors = sorted(abs(one.ratio - 1.0) for one in some)
+    return f"{len(some)} rows, median error {median(errors):.1%}, p90 {errors[int(0.9 * (len(errors) - 1))]:.1%}"
+
+
+def summarize(outcomes: Iterable[Outcome]) -> None:
+    """A line for each group, and one for all that are times."""
+    groups: dict[str, list[Outcome]] = defaultdict(list)
+    for one in outcomes:
+        groups[one.group].append(one)
+        if one.band is not None:
+            groups["all"].append(one)
+    for name, some in sorted(groups.items()):
+        bias = median(one.ratio for one in some) - 1.0
+        ranking = tau((one.predicted, one.published) for one in some)
+        banded = [one for one in some if one.band is not None]
+        inside = f"{sum(one.inside for one in banded) / len(banded):.0%} inside their band" if banded else "no band"
+        print(f"{name}: {errors_of(some)}, bias {bias:+.1%}, tau {ranking:.2f}, {inside}")
+
+
+def show(one: Outcome) -> Outcome:
+    """Print the line of one row."""
+    band = "no band" if one.band is None else f"band {one.band:.0%}"
+    times = f"{one.predicted:10.1f} of {one.published:10.1f} ms {one.ratio - 1:+7.1%}"
+    print(f"{one.model:32} {one.group:24} {times}  {band}", flush=True)
+    return one

@@ -1,0 +1,1 @@
+"""The Trainer beside a handwritten loop."""

@@ -1,0 +1,1 @@
+"""Random injected faults beside an oracle."""

@@ -1,0 +1,256 @@
+"""What every fit of the cost model shares: folds, the search, residuals, bands, and the data files that are written."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools import ROOT
+from windtunnel.cost import bands, collectives, curves, neighbours, operators
+from windtunnel.cost.families import (
+    attention,
+    direct_convolutions,
+    fft,
+    generated,
+    linear_algebra,
+    products,
+    scans,
+    streams,
+)
+
+DATA = ROOT / "src" / "windtunnel" / "cost" / "data"
+FOLDS = 5
+HEAD = "GPU              distance           n  median     p90    bias  inside"
+BANDS_HEAD = "Bands: the half-width around the predicted time that holds 80 % of the measured ones."
+SINGLE = ("step", "compiled_step")
+"""Tables of data files of which there is one."""
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Tables = list[tuple[str, dict[str, Any]]]
+"""The tables of a data file: the name of each, and its row."""
+Found = TypeVar("Found")
+Name = TypeVar("Name")
+Row = TypeVar("Row")
+
+
+# Folds and the search.
+
+
+def fold_of(key: str) -> int:
+    """The fold of the rows that share a key."""
+    return zlib.crc32(key.encode()) % FOLDS
+
+
+def left_out(keys: Sequence[Any], predict: Callable[[Any, Mask, Mask], Any]) -> Array:
+    """What `predict` says of each key's rows, given the key, the other rows to fit on, and these."""
+    found, names = np.empty(len(keys)), list(dict.fromkeys(keys))
+    of = np.array([names.index(key) for key in keys])
+    for number, name in enumerate(names):
+        found[of == number] = predict(name, of != number, of == number)
+    return found
+
+
+def chosen(rows: Sequence[Row], wanted: Mask) -> list[Row]:
+    """The rows that are wanted."""
+    return [row for row, one in zip(rows, wanted.tolist(), strict=True) if one]
+
+
+def loss_of(predicted: Array, us: Array, clip: float) -> float:
+    """The mean of the logarithmic errors, of which those of outliers count no more than `clip`."""
+    return float(np.mean(np.minimum(np.abs(np.log(predicted / us)), clip)))
+
+
+def search(
+    begin: Found,
+    names: Iterable[Name],
+    loss: Callable[[Found], float],
+    move: Callable[[Found, Name, Any], Found | None],
+    step: Any = 0.3,
+    *,
+    least: float = 0.0,
+    grow: float = 1,
+    shrink: Callable[[Any], Any] = lambda stride: stride // 2,
+    gain: float = 1e-6,
+    rounds: int | None = None,
+) -> Found:
+    """Go along one constant after the other, with steps that grow where they help and shrink where not.
+
+    `move` gives what is tried, None where it may not be. With a number of `rounds`, constants whose steps have become
+    the `least` are tried on, as long as others are.
+    """
+    found, best = begin, loss(begin)
+    steps = dict.fromkeys(names, step)
+    while any(one > least for one in steps.values()) and rounds != 0:
+        for name in steps:
+            if rounds is None and steps[name] <= least:
+                continue
+            for change in (steps[name], -steps[name]):
+                tried = move(found, name, change)
+                if tried is not None and (error := loss(tried)) < best - gain:
+                    best, found = error, tried
+                    steps[name] *= grow
+                    break
+            else:
+                steps[name] = shrink(steps[name])
+        rounds = None if rounds is None else rounds - 1
+    return found
+
+
+# Residuals and the bands that they make.
+
+
+class Residuals(NamedTuple):
+    """Measured over predicted times, and how they came about."""
+
+    distance: str
+    gpu: str
+    ratio: Array
+
+    def width(self) -> float:
+        """The relative half-width around the predicted times that holds 80 % of the measured ones."""
+        return float(np.quantile(np.abs(self.ratio - 1.0), 0.8))
+
+    def report(self, width: float | None = None) -> None:
+        """A line of the table; a row counts as inside where the band around its prediction holds its time."""
+        errors = np.abs(1.0 / self.ratio - 1.0)
+        inside = np.mean(np.abs(self.ratio - 1.0) <= (self.width() if width is None else width))
+        print(
+            f"{self.gpu:16} {self.distance:14} {len(errors):5} {np.median(errors):7.1%} "
+            f"{np.quantile(errors, 0.9):7.1%} {np.median(1.0 / self.ratio) - 1.0:+7.1%} {inside:7.0%}",
+            flush=True,
+        )
+
+
+def pooled(some: Sequence[Residuals]) -> Residuals:
+    """All of them as one."""
+    return Residuals(some[0].distance, "", np.concatenate([one.ratio for one in some]))
+
+
+def report_all(some: Sequence[Residuals]) -> None:
+    """A line each, beside the band of them all."""
+    for one in some:
+        one.report(pooled(some).width())
+
+
+def report_groups(groups: Sequence[str], ratio: Array) -> None:
+    """A line for each group of rows."""
+    for group in sorted(set(groups)):
+        Residuals("", group, ratio[np.array(groups) == group]).report()
+
+
+def band_row(family: str, residuals: Residuals, source: str) -> tuple[str, dict[str, Any]]:
+    """The band of a family at a distance, and of one GPU where the residuals name it."""
+    row = {"family": family, "distance": residuals.distance} | ({"gpu": residuals.gpu} if residuals.gpu else {})
+    return "band", row | {"width": residuals.width(), "n": len(residuals.ratio), "source": source}
+
+
+def band_rows(family: str, residuals: Mapping[str, Sequence[Residuals]], sources: Mapping[str, str]) -> Tables:
+    """The bands: each GPU's own, all of them, a generation's, borrowed; one between both where no table has it."""
+    of = {distance: pooled(some) for distance, some in residuals.items() if some}
+    rows = [band_row(family, one, sources[one.distance]) for one in (*residuals["own GPU"], *of.values())]
+    if "own generation" not in of:
+        width = (of["own GPU"].width() + of["borrowed"].width()) / 2
+        source = "assumed: halfway between the GPU's own and another generation's: no table has two GPUs of one"
+        row = {"family": family, "distance": "own generation", "width": width, "n": 0, "source": source}
+        rows.append(("band", row))
+    return rows
+
+
+def update_bands(families: Sequence[str], rows: Tables) -> None:
+    """Put these families' bands in place of their former ones."""
+    data = stored("bands")
+    kept = [("band", row) for row in data.get("band", []) if row["family"] not in families]
+    every = sorted([*kept, *rows], key=lambda row: str(row[1]["family"]))
+    write("bands", BANDS_HEAD, [*every, *((kind, data[kind]) for kind in SINGLE)])
+
+
+# The data files of the cost model.
+
+
+class Verbatim(str):
+    """A value of a data file as it is to be written."""
+
+
+def stored(name: str) -> dict[str, Any]:
+    """A data file as it is."""
+    return tomllib.loads((DATA / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def tables_of(data: Mapping[str, Any]) -> Tables:
+    """The tables of what a data file holds."""
+    return [(kind, row) for kind, rows in data.items() for row in rows]
+
+
+def text_of(value: Any) -> str:
+    """A value as TOML has it."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {text_of(one)}" for key, one in value.items()) + " }" if value else "{}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, str) and not isinstance(value, Verbatim):
+        return f'"{value}"'
+    return str(value) if not isinstance(value, bool | list) else json.dumps(value)
+
+
+def verbatim(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row whose numbers keep all of their digits."""
+    return {key: value if isinstance(value, str) else Verbatim(value) for key, value in row.items()}
+
+
+def write(name: str, head: str | Sequence[str], tables: Tables) -> None:
+    """A data file of tables; one within another follows it at once."""
+    heads = [head, "Written by `make calibrate`; do not edit by hand."] if isinstance(head, str) else head
+    lines = [f"# {one}" for one in heads]
+    for kind, row in tables:
+        lines += [] if "." in kind else [""]
+        lines += [f"# {row['#']}"] if "#" in row else []
+        lines.append(f"[{kind}]" if kind in SINGLE else f"[[{kind}]]")
+        lines += [f"{key} = {text_of(value)}" for key, value in row.items() if key != "#"]
+    (DATA / f"{name}.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+SHARES = (
+    streams.generation_share,
+    streams.class_share,
+    streams.elements_per_clock,
+    direct_convolutions.fitted_share,
+    generated.fitted_share,
+    curves.share_of,
+    products.scales,
+    products.row_of,
+    fft.constants,
+    linear_algebra.chain,
+    scans.chain,
+)
+OTHERS = (
+    operators.read,
+    products.fitted,
+    attention.fitted,
+    attention.share,
+    curves.curve,
+    curves._curves,
+    bands.band,
+    bands.step_share,
+    neighbours.measured,
+    collectives._links,
+    collectives.bands,
+)
+
+
+def forget_shares() -> None:
+    """Let the model take its shares anew from the data files as they were read, with what a fit has set in them."""
+    for cached in SHARES:
+        cached.cache_clear()
+
+
+def forget() -> None:
+    """Let the model read its data files anew."""
+    forget_shares()
+    for cached in OTHERS:
+        cached.cache_clear()

@@ -1,0 +1,1 @@
+"""Damaged and hostile files of every format that is read."""

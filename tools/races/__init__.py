@@ -1,0 +1,1 @@
+"""Random programs of several streams beside an oracle."""
