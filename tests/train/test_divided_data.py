@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections import Counter
 
@@ -365,3 +366,58 @@ def test_the_outputs_of_a_distributed_sampler_are_in_order_or_refused():
         epochs(make(True), ordered=True, shuffle=False)
     (epoch,) = epochs(make(True))
     assert set(flat(epoch)) == set(range(ROWS))
+
+
+def batches_after(source: str, world: int, batch_size: int, wide: int, samples: int) -> list[list[tuple]]:
+    """In each process: what it takes of epoch 1 after `samples` rows, with each batch's place within 64 bytes."""
+    data = torch.arange(float(ROWS * wide)).view(ROWS, wide)
+    make = {
+        "shuffled tensors": lambda: Tensors(data, batch_size=batch_size),
+        "tensors in order": lambda: Tensors(data, batch_size=batch_size, shuffle=False),
+        "only whole batches": lambda: Tensors(data, batch_size=batch_size, drop_last=True),
+        "loader": lambda: DataLoader(TensorDataset(data), batch_size, shuffle=True),
+        "own batches": lambda: DataLoader(
+            TensorDataset(data), batch_sampler=BatchSampler(Odd(data), batch_size, False)
+        ),
+        "one by one": lambda: DataLoader(data, batch_size=None, sampler=range(ROWS)),
+        "list": lambda: [(data[i : i + batch_size].clone(),) for i in range(0, ROWS, batch_size)],
+    }
+
+    def work(strategy):
+        feed = make_feed(make[source](), strategy, 1, None, 4, True, False)
+        taken = []
+        for batch, size, total in feed.epoch(1, samples):
+            tensor = batch if isinstance(batch, torch.Tensor) else batch[0]
+            taken.append((tensor.tolist(), size, total, tensor.data_ptr() % 64))
+        return taken
+
+    torch.manual_seed(7)
+    return in_processes(world, work) if world > 1 else [work(SingleDevice())]
+
+
+SOURCES = ("shuffled tensors", "tensors in order", "only whole batches", "loader", "own batches", "one by one", "list")
+
+
+@pytest.mark.parametrize("gathered_rows", [4, 1 << 20])
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("source", SOURCES)
+def test_an_epoch_goes_on_after_any_of_its_steps_as_if_uninterrupted(source, world, gathered_rows, monkeypatch):
+    dice = random.Random(f"{source} {world}")
+    wide, batch_size = dice.choice((1, 3, 5)), dice.choice((1, 2, 4))
+    monkeypatch.setattr("windtunnel.train.data.GATHERED_BYTES", gathered_rows * wide * 4)
+    whole = batches_after(source, world, batch_size, wide, 0)
+    totals = [total for _, _, total, _ in whole[0]]
+    for steps in {0, 1, dice.randrange(len(totals)), len(totals) - 1, len(totals)}:
+        rest = batches_after(source, world, batch_size, wide, sum(totals[:steps]))
+        assert rest == [batches[steps:] for batches in whole]
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_validation_data_that_give_no_batch_are_an_empty_epoch(world):
+    taken = in_processes(
+        world,
+        lambda strategy: list(
+            make_feed(Tensors(X, batch_size=24, drop_last=True), strategy, 1, None, 4, False, False).epoch(0)
+        ),
+    )
+    assert taken == [[]] * world

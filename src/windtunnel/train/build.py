@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from windtunnel import torch as wt
 from windtunnel.errors import UsageError
 from windtunnel.train.checkpoint import fill
-from windtunnel.train.data import Feed, Item
+from windtunnel.train.data import Feed, Item, generator_states
 from windtunnel.train.evaluation import eval_mode
 from windtunnel.train.module import Module
 from windtunnel.train.reproducible import random_state
@@ -59,7 +59,13 @@ class Begun(NamedTuple):
     generators: list[torch.Tensor]
 
 
-def materialize(model: nn.Module, feed: Feed, own_steps: bool, saved: Mapping[str, Any] | None) -> Begun | None:
+def materialize(
+    model: nn.Module,
+    feed: Feed,
+    own_steps: bool,
+    saved: Mapping[str, Any] | None,
+    generators: list[torch.Generator],
+) -> Begun | None:
     """Give lazy layers their shapes before an optimizer or DDP needs the parameters.
 
     The shapes come from a checkpoint's state, or from a forward pass over a copy of the first batch in eval mode. That
@@ -70,7 +76,7 @@ def materialize(model: nn.Module, feed: Feed, own_steps: bool, saved: Mapping[st
     if saved is not None:
         fill(model, saved, "the checkpoint")
         return None
-    random, generators = random_state(), [generator.get_state() for generator in feed.generators()]
+    random, states = random_state(), generator_states(generators)
     items = feed.epoch(0)
     first = next(items, None)
     if first is None:
@@ -81,7 +87,7 @@ def materialize(model: nn.Module, feed: Feed, own_steps: bool, saved: Mapping[st
             model.training_step(batch)  # type: ignore[operator]
         else:
             model(*([batch] if isinstance(batch, torch.Tensor) else list(batch)[:-1]))
-    return Begun(chain([first], items), random, generators)
+    return Begun(chain([first], items), random, states)
 
 
 def _first_device(model: nn.Module) -> torch.device:

@@ -275,6 +275,16 @@ def generators_of(loader: object) -> list[torch.Generator]:
     return list({id(one): one for one in found if isinstance(one, torch.Generator)}.values())
 
 
+def generators_of_feeds(*feeds: Feed | None) -> list[torch.Generator]:
+    """The generators of several feeds, each once."""
+    found = [one for feed in feeds if feed is not None for one in feed.generators()]
+    return list({id(one): one for one in found}.values())
+
+
+def generator_states(generators: list[torch.Generator]) -> list[torch.Tensor]:
+    return [generator.get_state() for generator in generators]
+
+
 def tell_epoch(loader: object, number: int) -> None:
     """Call `set_epoch` on whatever orders the data by epoch, such as DistributedSampler."""
     for place in parts_of(loader):
@@ -307,28 +317,38 @@ class TensorFeed(Feed):
         data = self.data
         plan = shares(len(data), data.batch_size, self.strategy, data.drop_last, samples) if samples else self.plan
         self.skipped = len(self.plan) - len(plan)
+        if not plan:
+            return iter(())
+        same_batches = plan == self.plan[self.skipped :]
+        read, skip = (self.plan, self.skipped) if same_batches else (plan, 0)
         order = epoch_order(len(data), self.seed, number) if self.shuffled else None
         if self.strategy.world_size > 1:
             order = torch.arange(len(data)) if order is None else order
-            order = torch.cat([order[share.start : share.start + share.rows] for share in plan])
-        elif order is not None and samples:
-            order = order[samples:]
+            order = torch.cat([order[share.start : share.start + share.rows] for share in read])
+        elif order is not None:
+            order = order[read[0].start :]
         device = self.tensors[0].device
         if order is not None and device.type == "cuda":
             order = order.pin_memory().to(device, non_blocking=True)
-        parts = self._batches(plan, order, samples)
+        parts = self._batches(read, order, skip)
         if self.prepare is not None:
             placed: Iterable[object] = map(self.prepare, parts)
         else:
             placed = parts if self.resident else self.on_device(parts, self.strategy.device)
         return ((batch, share.size, share.total) for batch, share in zip(placed, plan, strict=True))
 
-    def _batches(self, plan: list[Share], order: torch.Tensor | None, first: int) -> Iterator[object]:
+    def _batches(self, plan: list[Share], order: torch.Tensor | None, skip: int) -> Iterator[object]:
+        """The batches of `plan` after the first `skip`.
+
+        A batch is a view of the rows gathered with it. How it is aligned decides which vector instructions read it,
+        and so the last bits of its sums: a resumed epoch gathers the same rows at once as an uninterrupted one.
+        """
         row_bytes = max(1, self.data.size_bytes // len(self.data))
-        at_once = max(1, GATHERED_BYTES // (row_bytes * plan[0].rows)) if plan else 1
-        begin = 0 if order is not None else first
-        for chunk in (plan[i : i + at_once] for i in range(0, len(plan), at_once)):
-            sizes = [share.rows for share in chunk]
+        at_once = max(1, GATHERED_BYTES // (row_bytes * plan[0].rows))
+        first = skip // at_once * at_once
+        begin = (plan[0].start if order is None else 0) + sum(share.rows for share in plan[:first])
+        for i in range(first, len(plan), at_once):
+            sizes = [share.rows for share in plan[i : i + at_once]]
             end = begin + sum(sizes)
             if order is None:
                 rows = [tensor[begin:end] for tensor in self.tensors]
@@ -338,7 +358,8 @@ class TensorFeed(Feed):
                     rows = [block.clone() for block in rows]
             else:
                 rows = [tensor.index_select(0, order[begin:end]) for tensor in self.tensors]
-            yield from map(self.data.batch, zip(*(torch.split(block, sizes) for block in rows), strict=True))
+            batches = map(self.data.batch, zip(*(torch.split(block, sizes) for block in rows), strict=True))
+            yield from islice(batches, max(0, skip - i), None)
             begin = end
 
 

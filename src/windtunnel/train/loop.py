@@ -12,7 +12,7 @@ from torch import nn
 
 from windtunnel.errors import UsageError
 from windtunnel.train.build import Begun
-from windtunnel.train.data import Feed, Item
+from windtunnel.train.data import Feed, Item, generator_states
 from windtunnel.train.graph import GraphStep
 from windtunnel.train.metrics import Metrics, state_of_rank
 from windtunnel.train.recipe import Change, changes, require_no_changes
@@ -59,9 +59,11 @@ class Loop:
         schedule_every: str,
         seed: int,
         recipe: dict[str, Any],
+        generators: list[torch.Generator],
         begun: Begun | None = None,
     ) -> None:
         self.trainer, self.step, self.feed, self.metrics = trainer, step, feed, metrics
+        self._generators = generators  # the loaders' own
         self.update = update  # the step itself, or its CUDA graph
         self.validate, self.schedule_every, self.seed, self._begun = validate, schedule_every, seed, begun
         self.recipe = recipe
@@ -165,13 +167,13 @@ class Loop:
             return begun.items
         if resumed is not None:
             restore_random_state(resumed["epoch_random"])
-            for generator, state in zip(self.feed.generators(), resumed["epoch_generators"], strict=False):
+            for generator, state in zip(self._generators, resumed["epoch_generators"], strict=False):
                 generator.set_state(state)
         elif not position.samples:
             self.metrics.reset()
         if self.checkpoints is not None:
             self._epoch_random = random_state()
-            self._epoch_generators = [generator.get_state() for generator in self.feed.generators()]
+            self._epoch_generators = generator_states(self._generators)
         items = self.feed.epoch(position.epoch, position.samples)
         position.batches = self.feed.skipped
         if resumed is not None:
@@ -316,7 +318,7 @@ class Loop:
             "random": self.strategy.gather(random_state()),
             "epoch_random": self.strategy.gather(self._epoch_random),
             "epoch_generators": self.strategy.gather(self._epoch_generators),
-            "generators": self.strategy.gather([generator.get_state() for generator in self.feed.generators()]),
+            "generators": self.strategy.gather(generator_states(self._generators)),
             "metrics": self.strategy.gather(counts),
             "history": trainer.history,
             "callbacks": [callback.state_dict() for callback in trainer.callbacks],
@@ -370,7 +372,7 @@ class Loop:
             self._resumed = mine
             return
         restore_random_state(mine["random"])
-        for generator, kept in zip(self.feed.generators(), state["generators"][rank], strict=False):
+        for generator, kept in zip(self._generators, state["generators"][rank], strict=False):
             generator.set_state(kept)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from windtunnel.train.board import Board, require_matplotlib
 from windtunnel.train.callbacks import Callback
 from windtunnel.train.checkpoint import newest_whole
 from windtunnel.train.checkpoints import Checkpoints, make_checkpoints
-from windtunnel.train.data import Feed, require_steps
+from windtunnel.train.data import Feed, generators_of_feeds, require_steps
 from windtunnel.train.evaluation import evaluate, predict
 from windtunnel.train.feed import make_feed
 from windtunnel.train.graph import GraphStep, why_not
@@ -193,8 +193,10 @@ class Trainer(TrainerBase):
             feed = self._feed(train_loader, seed, batch_size, shuffle=True)
             require_steps(feed)
             validation = self._feed(val_loader, seed, batch_size, shuffle=False) if val_loader is not None else None
-            step, recipe, begun = self._prepare(model, feed, loss, optimizer, scheduler, found)
-            loop = self._make_loop(step, feed, validation, metrics, schedule_every, seed, recipe, begun)
+            generators = generators_of_feeds(feed, validation)
+            step, recipe, begun = self._prepare(model, feed, loss, optimizer, scheduler, found, generators)
+            validate = self._validation(step, validation, metrics)
+            loop = self._make_loop(step, feed, validate, metrics, schedule_every, seed, recipe, generators, begun)
             if found:
                 loop.load(found, allow_changes)
             self._train(loop, feed)
@@ -237,11 +239,18 @@ class Trainer(TrainerBase):
         return make_feed(source, self.placement, seed, prepare, batch_size, shuffle, ordered)
 
     def _prepare(
-        self, model: nn.Module, feed: Feed, loss: Any, optimizer: Any, scheduler: Any, found: dict[str, Any] | None
+        self,
+        model: nn.Module,
+        feed: Feed,
+        loss: Any,
+        optimizer: Any,
+        scheduler: Any,
+        found: dict[str, Any] | None,
+        generators: list[torch.Generator],
     ) -> tuple[Step, dict[str, Any], build.Begun | None]:
         self.prepare_model(model)
         gives_extra = build.own_steps(model, loss)
-        begun = build.materialize(model, feed, gives_extra, found["model"] if found else None)
+        begun = build.materialize(model, feed, gives_extra, found["model"] if found else None, generators)
         if wants_channels_last(self.hparams["channels_last"], model, self.placement, self.precision):
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         runner = self._place(model, loss)
@@ -273,33 +282,35 @@ class Trainer(TrainerBase):
         if isinstance(loss, nn.Module):
             loss.to(self.device)
 
+    def _metrics(self, metrics: Any, **options: Any) -> Metrics:
+        gather = self.placement.gather if self.placement.world_size > 1 else None
+        return Metrics(metrics, gather=gather, **options).to(self.device)
+
+    def _validation(self, step: Step, feed: Feed | None, metrics: Any) -> Callable[[], dict[str, float]]:
+        if feed is None:
+            return dict
+        gathered, loss = self._metrics(metrics), step.loss
+        forward = build.forward_of(step.runner, self.model, loss, "validation_step", self.placement.splits_batches)
+        return lambda: evaluate(self.model, loss, forward, feed, gathered, self.placement, self.precision)
+
     def _make_loop(
         self,
         step: Step,
         feed: Feed,
-        validation: Feed | None,
+        validate: Callable[[], dict[str, float]],
         metrics: Any,
         every: str,
         seed: int,
         recipe: dict[str, Any],
+        generators: list[torch.Generator],
         begun: build.Begun | None,
     ) -> Loop:
-        device, gather = self.device, self.placement.gather if self.placement.world_size > 1 else None
-        train_metrics = Metrics(metrics, every=1 << 30, gather=gather).to(device)  # the loop flushes where it logs
-        val_metrics = Metrics(metrics, gather=gather).to(device)
-        split, loss = self.placement.splits_batches, step.loss
-        forward = build.forward_of(step.runner, self.model, loss, "validation_step", split)
-
-        def validate() -> dict[str, float]:
-            if validation is None:
-                return {}
-            return evaluate(self.model, loss, forward, validation, val_metrics, self.placement, self.precision)
-
+        train_metrics = self._metrics(metrics, every=1 << 30)  # the loop flushes where it logs
         reason = why_not(step, bool(self.hparams["graph"]), self.accumulate)
         self._graph = GraphStep(step, train_metrics.wants_outputs) if reason is None else None
         self._eager_reason = reason
         update = self._graph or step
-        return Loop(self, step, update, feed, train_metrics, validate, every, seed, recipe, begun)
+        return Loop(self, step, update, feed, train_metrics, validate, every, seed, recipe, generators, begun)
 
     def _train(self, loop: Loop, feed: Feed) -> None:
         self._loop = loop
@@ -360,8 +371,7 @@ class Trainer(TrainerBase):
         runner = self._ready(model, loss)
         feed = self._feed(loader, 0, batch_size, shuffle=False)
         forward = build.forward_of(runner, model, loss, "validation_step", self.placement.splits_batches)
-        gather = self.placement.gather if self.placement.world_size > 1 else None
-        gathered = Metrics(metrics, gather=gather).to(self.device)
+        gathered = self._metrics(metrics)
         with self.precision.applied(), deterministic_algorithms(self.deterministic):
             return evaluate(model, loss, forward, feed, gathered, self.placement, self.precision)
 
