@@ -11,6 +11,8 @@ import os
 import sys
 from time import time
 
+from windtunnel.folders import private_folder
+
 RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 JOBS = ("SLURM_JOB_ID", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
 LATEST_S = 300.0
@@ -33,10 +35,10 @@ class Arrival:
         if not rank.isdecimal() or not job.strip("-"):
             return
         name = "".join(letter if letter.isalnum() or letter in "-." else "_" for letter in job)
-        self.folder = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"windtunnel-{os.getuid()}-{name}")
-        path = os.path.join(self.folder, rank)
+        folder = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"windtunnel-{os.getuid()}-{name}")
+        path = os.path.join(folder, rank)
         try:
-            os.makedirs(self.folder, 0o700, exist_ok=True)
+            self.folder = private_folder(folder)
             if _is_alive(_read(path)[0]):
                 return
             self.path = path

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,7 +16,7 @@ from windtunnel import gpus
 from windtunnel.errors import UsageError
 from windtunnel.launch import Program
 from windtunnel.planning import ranks_of, specs_of
-from windtunnel.planning.cache import Cache
+from windtunnel.planning.cache import Cache, digest
 from windtunnel.planning.demand import DOES_NOT_FIT, FAILED, FITS, NOT_TRIED, PRUNED, Verdict
 from windtunnel.planning.measurement import FAILED as BROKEN
 from windtunnel.planning.measurement import NO_MEMORY, RAN, DeviceNeed, Measurement
@@ -206,6 +208,53 @@ def test_one_more_gpu_costs_one_more_rehearsal(tmp_path: Path) -> None:
     made = plan(question("T4,A100,H100"), pool, cache=cache)
     assert [job.spec for job in pool.jobs] == ["H100"]
     assert (made.rehearsals, made.cached) == (1, 2)
+
+
+def damaged(data: bytes, dice: random.Random) -> bytes:
+    """The same file with a bit, a digit or a stretch of it changed, cut short, or replaced by something else."""
+    place = dice.randrange(len(data))
+    kinds: list[Callable[[], bytes]] = [
+        lambda: data[:place] + bytes([data[place] ^ 1 << dice.randrange(8)]) + data[place + 1 :],
+        lambda: data[:place],
+        lambda: data[:place] + data[place : place + 20] * 2 + data[place + 20 :],
+        lambda: data.replace(str(digit := dice.randrange(1, 10)).encode(), str(digit - 1).encode(), 1),
+        lambda: b"[" * dice.randrange(1, 100_000),
+        lambda: dice.choice((b"", b"null", b"[]", b"{}", b'{"checksum": 1, "content": {"files": 3}}', b"\x1f\x8b")),
+    ]
+    return dice.choice(kinds)()
+
+
+@pytest.mark.parametrize("suffix", [".json", ".trace"])
+def test_a_damaged_entry_is_none(suffix: str, tmp_path: Path) -> None:
+    dice, cache = random.Random(suffix), Cache(tmp_path)
+    program = tmp_path / "program.py"
+    program.write_text("pass")
+    measurement = Measurement(RAN, message="it ran", files=(str(program),))
+    cache.put("key", measurement, b"what happened", {str(program): digest(program)})
+    path = tmp_path / f"key{suffix}"
+    whole = path.read_bytes()
+    for _ in range(300):
+        path.write_bytes(damaged(whole, dice))
+        assert cache.get("key") in (None, (measurement, b"what happened"))  # a repeated key changes nothing
+    path.write_bytes(whole)
+    assert cache.get("key") == (measurement, b"what happened")
+    os.rename(tmp_path / "key.json", tmp_path / "other.json")
+    assert cache.get("other") is None
+
+
+@pytest.mark.parametrize("plant", [os.mkfifo, Path.mkdir])
+def test_an_entry_that_is_no_file_is_none(plant: Callable[[Path], object], tmp_path: Path) -> None:
+    plant(tmp_path / "key.json")
+    assert Cache(tmp_path).get("key") is None
+
+
+def test_a_cache_that_others_may_write_to_is_not_used(tmp_path: Path) -> None:
+    folder = tmp_path / "plans"
+    cache = Cache(folder)
+    cache.put("key", Measurement(RAN), None, {})
+    assert cache.get("key") is not None
+    folder.chmod(0o777)
+    assert cache.get("key") is None
 
 
 def test_the_goal_decides_the_order() -> None:

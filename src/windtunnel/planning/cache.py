@@ -19,13 +19,13 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-import platformdirs
-
-from windtunnel.errors import FORMER_NAME
+from windtunnel import foreign
+from windtunnel.errors import FORMER_NAME, FileFormatError
+from windtunnel.folders import private_folder, user_cache
 from windtunnel.planning.measurement import Measurement
 from windtunnel.trace.plain import Json
 
-SCHEMA = 1
+SCHEMA = 2
 MOST_BYTES = 1 << 30
 """Largest size of the folder, bytes; the least recently used entries are removed first."""
 PASSING = (
@@ -38,14 +38,17 @@ PASSING = (
 PASSING_PREFIXES = ("SSH_", "XDG_", "VSCODE_", "KITTY_", "ITERM_", "WEZTERM_", "PYTEST_XDIST_")
 
 
-def default_folder() -> Path:
-    """Where plans keep their rehearsals: in the user's cache folder."""
-    return Path(platformdirs.user_cache_dir("windtunnel")) / "plans"
+def default_folder() -> Path | None:
+    """Where plans keep their rehearsals: in the user's cache folder, if there is one."""
+    folder = user_cache("plans")
+    return Path(folder) if folder is not None else None
 
 
 def former_folder() -> Path | None:
     """Where plans kept their rehearsals under the former name, if that is still there; nothing reads it."""
-    folder = Path(platformdirs.user_cache_dir(FORMER_NAME)) / "plans"
+    if (own := default_folder()) is None:
+        return None
+    folder = own.parent.with_name(FORMER_NAME) / "plans"
     return folder if folder.is_dir() else None
 
 
@@ -76,9 +79,14 @@ def _versions() -> str:
 def digest(path: str | Path) -> str:
     """A hash of a file's contents; empty if it cannot be read."""
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError:
+        return hashlib.sha256(foreign.read_bytes(path)).hexdigest()
+    except (OSError, FileFormatError):
         return ""
+
+
+def checksum(key: str, content: Json) -> str:
+    """What an entry must carry to be believed: under another name, or changed by a single bit, it is none."""
+    return hashlib.sha256(json.dumps([key, content], sort_keys=True).encode(errors="surrogateescape")).hexdigest()
 
 
 class Cache:
@@ -94,16 +102,20 @@ class Cache:
             return None
         path = self.folder / f"{key}.json"
         try:
-            entry = json.loads(path.read_bytes())
-            files: dict[str, str] = entry["files"]
-            found = Measurement.from_json(entry["measurement"])
-        except (OSError, ValueError, KeyError, TypeError):  # not there, or of another version of this file's format
+            private_folder(str(self.folder))
+            entry = foreign.from_json(foreign.read_bytes(path), path)
+            content = entry["content"]
+            if entry["checksum"] != checksum(key, content):
+                return None
+            files: dict[str, str] = content["files"]
+            found = Measurement.from_json(content["measurement"])
+            trace = foreign.read_bytes(path.with_suffix(".trace")) if content["trace"] else None
+        except (OSError, FileFormatError, KeyError, TypeError):  # not there, damaged, or of another version's format
             return None
         if any(digest(file) != before for file, before in files.items()):
             return None
-        trace = None
-        with contextlib.suppress(OSError):
-            trace = path.with_suffix(".trace").read_bytes()
+        if trace is not None and hashlib.sha256(trace).hexdigest() != content["trace"]:
+            return None
         with contextlib.suppress(OSError):
             os.utime(path)
         return found, trace
@@ -112,9 +124,14 @@ class Cache:
         """Keep a rehearsal, unless the folder cannot be written to."""
         if self.folder is None:
             return
-        entry = {"measurement": measurement.to_json(), "files": dict(files)}
+        content: dict[str, Json] = {
+            "measurement": measurement.to_json(),
+            "files": dict(files),
+            "trace": hashlib.sha256(trace).hexdigest() if trace is not None else "",
+        }
+        entry = {"checksum": checksum(key, content), "content": content}
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            private_folder(str(self.folder))
             if trace is not None:
                 self._write(f"{key}.trace", trace)
             self._write(f"{key}.json", json.dumps(entry, sort_keys=True).encode())

@@ -17,7 +17,12 @@ PROGRAMS = tuple(os.path.join(OURS, name) + os.sep for name in ("experiments", "
 """Parts of this package that count as programs: the experiments, and the examples in the wheel."""
 STANDARD = tuple(os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib"))
 PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
-HIDING = (f"{os.sep}torch{os.sep}", f"{os.sep}torchinductor_", f"{os.sep}windtunnel_inductor_")
+HIDING = (
+    f"{os.sep}torch{os.sep}",
+    f"{os.sep}torchinductor_",
+    f"{os.sep}windtunnel{os.sep}inductor{os.sep}",
+    f"{os.sep}windtunnel_inductor_",
+)
 """In the names of PyTorch's files and of those that Inductor generates, for PyTorch and for an emulation."""
 DEPTH = 60
 FRAMES_KEPT = 12

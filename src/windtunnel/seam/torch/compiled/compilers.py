@@ -5,8 +5,8 @@ Without Triton, which writes Inductor's kernels, `torch.compile` runs programs e
 
 from __future__ import annotations
 
-import getpass
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -17,6 +17,7 @@ from types import ModuleType
 
 import torch
 
+from windtunnel.folders import private_folder, user_cache
 from windtunnel.seam.patching import Patch, Patches
 from windtunnel.seam.torch.compiled import answers, autotuning, diagnosis, guards, inductor, replays
 from windtunnel.seam.torch.compiled.kernels import Schedule
@@ -45,7 +46,7 @@ class Compilers:
     def begin(self) -> None:
         """Let nothing that was compiled before, for other devices, be taken for these."""
         self._cache = os.environ.get(CACHE)
-        os.environ[CACHE] = folder(self._cache)
+        os.environ[CACHE] = folder(self._cache, self._stack)
         _forget()
 
     def end(self) -> None:
@@ -98,14 +99,21 @@ class Compilers:
         return []
 
 
-def folder(named: str | None) -> str:
-    """Where generated code lies: a folder beside the program's own or PyTorch's, never that itself.
+def folder(named: str | None, until: ExitStack) -> str:
+    """Where generated code lies: in the program's own folder for it or the user's cache, apart from PyTorch's.
 
-    A real GPU must not find there what was generated for an emulated one.
+    A real GPU must not find there what was generated for an emulated one, and nobody else's code may lie there, since
+    it is run. Where no such folder can be made, a temporary one is removed by `until`.
     """
-    if named is not None:
-        return os.path.join(named, "windtunnel")
-    return os.path.join(tempfile.gettempdir(), f"windtunnel_inductor_{getpass.getuser()}")
+    wanted = os.path.join(named, "windtunnel") if named is not None else user_cache("inductor")
+    if wanted is not None:
+        try:
+            return private_folder(wanted)
+        except OSError:
+            pass
+    temporary = tempfile.mkdtemp(prefix="windtunnel_inductor_")
+    until.callback(shutil.rmtree, temporary, ignore_errors=True)
+    return temporary
 
 
 def _forget() -> None:
