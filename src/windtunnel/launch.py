@@ -154,6 +154,7 @@ def run(
                 env=variables,
                 stdout=stdout,
                 stderr=stderr,
+                close_fds=False,  # `prog.py <(...)` and `5< file` belong to the program; ours are not inheritable
                 preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask),
             )
         except OSError as error:

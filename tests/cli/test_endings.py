@@ -254,3 +254,24 @@ def test_a_kill_of_the_run_leaves_no_process_and_no_folder(tmp_path: Path) -> No
         assert all(map(alive, family))
         process.send_signal(signal.SIGKILL)
     assert until(lambda: not any(map(alive, family)) and not list(folder.iterdir()))
+
+
+def test_a_program_inherits_the_descriptors_that_it_was_given(tmp_path: Path) -> None:
+    """`prog.py <(...)`, `5< file`, and a script that is a named pipe, as under Python itself."""
+    script = "import os, sys\nprint(os.read(int(sys.argv[1]), 99), sorted(map(int, os.listdir('/proc/self/fd'))))"
+    outputs = []
+    for start in ([sys.executable], [sys.executable, "-m", "windtunnel", "run", "-q", "--gpus", "1"]):
+        pipe = tmp_path / f"script-{len(outputs)}"
+        os.mkfifo(pipe)
+        reading, writing = os.pipe()
+        os.write(writing, b"lr: 0.1")
+        child = subprocess.Popen(
+            [*start, str(pipe), str(reading)], pass_fds=[reading], stdout=subprocess.PIPE, text=True
+        )
+        pipe.write_text(script)
+        outputs.append(child.communicate(timeout=120)[0])
+        assert child.returncode == 0
+        os.close(reading)
+        os.close(writing)
+    assert "lr: 0.1" in outputs[0]
+    assert outputs[1] == outputs[0].replace("script-0", "script-1"), "the same descriptors, none of the run's own"
