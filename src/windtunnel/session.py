@@ -49,6 +49,7 @@ from windtunnel.trace.trace import Trace
 from windtunnel.version import __version__
 
 if TYPE_CHECKING:
+    from windtunnel.seam.signals import Handlers
     from windtunnel.seam.torch.state.history import History
 
 
@@ -144,6 +145,7 @@ class Session:
         self._modules = frozenset(sys.modules)
         self._forgets: list[Callable[[Collection[str]], None]] = [self._patches.forget]
         self._began_outside = False
+        self._handlers: Handlers | None = None
         self._host: Callable[[], HostThread] = lambda: self.machine.host
         self._write_facts()
 
@@ -222,12 +224,15 @@ class Session:
             return
         self._began_outside = True
         self._host = host
-        from windtunnel.seam import clock, cuda_driver, nvml
+        from windtunnel.seam import clock, cuda_driver, nvml, signals
 
         self._patches.apply(Patch(*patch) for patch in nvml.patches(self.smi_host))
         self._patches.apply(cuda_driver.patches(self.machine, self.driver_cuda))
         if self.options.clock == "virtual":
             self._patches.apply(clock.patches(self.machine, host, sites))
+        self._handlers = signals.Handlers()
+        self._handlers.begin()
+        self._patches.apply(self._handlers.patches())
 
     def replace(self, patches: Iterable[Patch]) -> None:
         """Replace names of other packages until the end."""
@@ -236,6 +241,9 @@ class Session:
     def end(self) -> None:
         """Put everything back and complete the trace; what failed on its way is completed by another call."""
         self._patches.restore()
+        if self._handlers is not None:
+            self._handlers.end()
+            self._handlers = None
         self._began_outside = False
         while self._installations:
             self._installations[-1].uninstall()
