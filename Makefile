@@ -136,6 +136,7 @@ test-kill: environment
 	$(RUN) tests/train/kill.py --kills 60 --ranks 2
 	$(RUN) tests/train/kill.py --kills 60 --writing --emulated
 	$(RUN) tests/train/kill.py --kills 30 --ranks 2,3
+	$(RUN) tests/train/kill.py --kills 100 --varied
 
 test-threads: environment
 	$(RUN) tests/seam/threads.py $(ARGS)
