@@ -124,7 +124,7 @@ class Cache:
         """Keep a rehearsal, unless the folder cannot be written to."""
         if self.folder is None:
             return
-        content: dict[str, Json] = {
+        content: Json = {
             "measurement": measurement.to_json(),
             "files": dict(files),
             "trace": hashlib.sha256(trace).hexdigest() if trace is not None else "",

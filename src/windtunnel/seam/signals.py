@@ -14,11 +14,10 @@ from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
 from types import FrameType
-from typing import Any
 
 from windtunnel.seam.patching import Patch
 
-Handler = Callable[[int, FrameType | None], Any]
+Handler = Callable[[int, FrameType | None], object]
 
 KEEPING_BOOKS = tuple(f"windtunnel.{name}." for name in ("machine", "seam", "trace", "cost", "gpus"))
 WAITING = tuple(
@@ -122,7 +121,7 @@ class Handlers:
         """Put back what the program has installed."""
         self._replace(lambda handler: handler.handler if isinstance(handler, Deferring) else None)
 
-    def _replace(self, replacement: Callable[[Any], Handler | None]) -> None:
+    def _replace(self, replacement: Callable[[Handler], Handler | None]) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
         for number in signal.valid_signals():
@@ -134,14 +133,15 @@ class Handlers:
         """What installs a handler, and what tells which one is."""
         install, look = signal.signal, signal.getsignal
 
-        def installed(handler: Any) -> Any:
+        def installed(handler: object) -> object:
             return handler.handler if isinstance(handler, Deferring) else handler
 
-        def signal_(signalnum: int, handler: Any) -> Any:
-            plain = isinstance(handler, int | Deferring) or not callable(handler)
-            return installed(install(signalnum, handler if plain else Deferring(handler)))
+        def signal_(signalnum: int, handler: Handler | int | None) -> object:
+            if handler is None or isinstance(handler, int | Deferring) or not callable(handler):
+                return installed(install(signalnum, handler))
+            return installed(install(signalnum, Deferring(handler)))
 
-        def getsignal(signalnum: int) -> Any:
+        def getsignal(signalnum: int) -> object:
             return installed(look(signalnum))
 
         for own, stock in ((signal_, install), (getsignal, look)):

@@ -242,9 +242,9 @@ class Trainer(TrainerBase):
         self,
         model: nn.Module,
         feed: Feed,
-        loss: Any,
-        optimizer: Any,
-        scheduler: Any,
+        loss: build.Loss | None,
+        optimizer: torch.optim.Optimizer | build.OptimizerMaker | None,
+        scheduler: object,
         found: dict[str, Any] | None,
         generators: list[torch.Generator],
     ) -> tuple[Step, dict[str, Any], build.Begun | None]:
@@ -282,11 +282,13 @@ class Trainer(TrainerBase):
         if isinstance(loss, nn.Module):
             loss.to(self.device)
 
-    def _metrics(self, metrics: Any, **options: Any) -> Metrics:
+    def _metrics(self, metrics: Mapping[str, object] | None, every: int = 50) -> Metrics:
         gather = self.placement.gather if self.placement.world_size > 1 else None
-        return Metrics(metrics, gather=gather, **options).to(self.device)
+        return Metrics(metrics, every, gather).to(self.device)
 
-    def _validation(self, step: Step, feed: Feed | None, metrics: Any) -> Callable[[], dict[str, float]]:
+    def _validation(
+        self, step: Step, feed: Feed | None, metrics: Mapping[str, object] | None
+    ) -> Callable[[], dict[str, float]]:
         if feed is None:
             return dict
         gathered, loss = self._metrics(metrics), step.loss
