@@ -13,7 +13,7 @@ from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Types
 
 LONGEST_DISPATCH_NS = 20_000
-"""Of what an operator took the host, at most so much was its dispatch (`cost/data/operators.toml`); more was a wait."""
+"""Of what an operator took the host, at most so much was its dispatch (`operators/*.toml`); more was a wait."""
 
 
 class MeasuredDispatch(Dispatch):
