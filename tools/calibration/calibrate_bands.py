@@ -33,7 +33,7 @@ from tools.fitting import (
     write,
 )
 from windtunnel import gpus
-from windtunnel.cost import CostModel, bands, files
+from windtunnel.cost import CostModel, bands
 from windtunnel.operators.classes import is_generated
 
 FROM_STEPS = {

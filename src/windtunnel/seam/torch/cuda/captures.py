@@ -17,7 +17,6 @@ from windtunnel.seam.torch.dispatch.above import Above
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from windtunnel.seam.torch.operators.plan import Plan, tensors_in, written_by
-from windtunnel.seam.torch.operators.tables import NO_KERNEL
 from windtunnel.seam.torch.state.positions import Generator, Position
 from windtunnel.seam.torch.tags import FLOATING, Storage, Tag, attach, bytes_in, parts_of, storage_of, tag_of
 
@@ -116,7 +115,7 @@ class CaptureMode(Above):
             self._apart = before
         out = self._twins(out, given, {})
         on_device = any(tag_of(tensor).device >= 0 for tensor in tensors_in((*args, *kwargs.values(), out)))
-        if on_device and plan.name not in NO_KERNEL and (plan.kernel or plan.name in COPIES):
+        if on_device and plan.card.launches and (plan.kernel or plan.name in COPIES):
             self._write_down(plan, func, args, kwargs, out, written)
         return out
 
