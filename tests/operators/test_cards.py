@@ -11,7 +11,7 @@ from windtunnel.checks.host_sync import ADVICE
 from windtunnel.operators.card import CUBLAS, CUDNN, Card, card
 from windtunnel.operators.classes import classify, operators, tables
 from windtunnel.seam.torch import kernels
-from windtunnel.seam.torch.operators.dtypes import SETS
+from windtunnel.seam.torch.plans.dtypes import SETS
 from windtunnel.seam.torch.tags import VERSION
 
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key

@@ -23,7 +23,7 @@ from windtunnel.machine.machine import Cost
 from windtunnel.machine.stream import Stream
 from windtunnel.operators.card import CUBLAS, CUDNN
 from windtunnel.seam.torch.compiled.answers import Answers
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.state import cublas
 from windtunnel.seam.torch.state.kernel_buffers import choices
 from windtunnel.seam.torch.state.observers import VERBS

@@ -15,8 +15,8 @@ from windtunnel.machine.memory.host_allocator import HostBlock
 from windtunnel.seam.torch.cuda.graph_memory import PoolBytes, bytes_of
 from windtunnel.seam.torch.dispatch.above import Above
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in, written_by
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in, written_by
 from windtunnel.seam.torch.state.positions import Generator, Position
 from windtunnel.seam.torch.tags import FLOATING, Storage, Tag, attach, bytes_in, parts_of, storage_of, tag_of
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 
 from windtunnel.operators.classes import bare
-from windtunnel.seam.torch.operators import dtypes
-from windtunnel.seam.torch.operators.call import Arguments, OpOverload, Result
-from windtunnel.seam.torch.operators.dtypes import Dtypes
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans import dtypes
+from windtunnel.seam.torch.plans.call import Arguments, OpOverload, Result
+from windtunnel.seam.torch.plans.dtypes import Dtypes
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.scratch.need import Row
 
 Limit = Callable[[torch.Tensor, torch.Tensor], None]

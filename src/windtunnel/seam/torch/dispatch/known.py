@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 import torch
 
-from windtunnel.seam.torch.operators.call import Arguments, Kernel, Keywords
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.tags import is_physically_meta, storage_of, tag_of
 
 Tensor = torch.Tensor

@@ -19,9 +19,9 @@ from windtunnel.seam.torch.dispatch.deviations import Deviations
 from windtunnel.seam.torch.dispatch.generators import draw
 from windtunnel.seam.torch.dispatch.gradients import meet, return_to_host
 from windtunnel.seam.torch.dispatch.parts import HigherOrderPlan, composite, tensorless
-from windtunnel.seam.torch.operators import messages
-from windtunnel.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload, Result, Types
-from windtunnel.seam.torch.operators.plan import (
+from windtunnel.seam.torch.plans import messages
+from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords, OpOverload, Result, Types
+from windtunnel.seam.torch.plans.plan import (
     Plan,
     common_device,
     disorder,

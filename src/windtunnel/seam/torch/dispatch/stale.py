@@ -19,8 +19,8 @@ from windtunnel.machine.order import knows
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.torch.dispatch.above import Above
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.state.order import current_node
 from windtunnel.seam.torch.tags import Storage, Tag, bytes_in, storage_of, tag_of
 

@@ -20,8 +20,8 @@ import torch
 from windtunnel.operators.card import card, cards
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.kernels import recurrent
-from windtunnel.seam.torch.operators.call import Arguments, Cast, Keywords, OpOverload
-from windtunnel.seam.torch.operators.plan import tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Cast, Keywords, OpOverload
+from windtunnel.seam.torch.plans.plan import tensors_in
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import ORDINARY, device_of, disable_torch_function, tag_of
 

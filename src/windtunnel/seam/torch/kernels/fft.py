@@ -16,8 +16,8 @@ from windtunnel.machine.plan_cache import PlanCache
 from windtunnel.operators.card import CUFFT
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.standins import StandIn, public
 from windtunnel.seam.torch.state import handles
 from windtunnel.seam.torch.state.state import State

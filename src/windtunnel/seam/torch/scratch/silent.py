@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from windtunnel.seam.torch.operators.call import OpOverload
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.call import OpOverload
+from windtunnel.seam.torch.plans.plan import Plan
 
 
 def silent(plan: Plan, func: OpOverload) -> bool:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from windtunnel.operators.card import CUBLAS, CUDNN, CUFFT, CUSOLVER
-from windtunnel.seam.torch.operators.call import Arguments, Keywords
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Keywords
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 
 if TYPE_CHECKING:
     from windtunnel.seam.torch.state.state import State

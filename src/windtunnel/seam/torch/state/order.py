@@ -17,8 +17,8 @@ from windtunnel.machine.machine import Range
 from windtunnel.machine.order import Access, Accesses, freed
 from windtunnel.machine.overlap import Strided, strided
 from windtunnel.machine.stream import Stream
-from windtunnel.seam.torch.operators.call import Arguments, Keywords
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in, written_by
+from windtunnel.seam.torch.plans.call import Arguments, Keywords
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in, written_by
 from windtunnel.seam.torch.state.blank import wrote
 from windtunnel.seam.torch.state.core import Core
 from windtunnel.seam.torch.state.late import byte_range

@@ -21,7 +21,7 @@ from windtunnel.machine.memory.settings import Settings
 from windtunnel.machine.stream import Stream
 from windtunnel.operators.card import CUDNN
 from windtunnel.seam.sites import Sites
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.state.core import Core
 from windtunnel.seam.torch.state.gpu_trace import GpuTrace
 from windtunnel.seam.torch.state.history import History

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import flop_registry
 
 from windtunnel.machine.machine import Machine
 from windtunnel.operators.card import CUDNN, Card, card
-from windtunnel.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords, OpOverload, Result
 from windtunnel.seam.torch.tags import CPU, NOWHERE, ORDINARY, VERSION, dtype_of, shape_of, size_of, storage_of, tag_of
 from windtunnel.trace.operation import Signature
 

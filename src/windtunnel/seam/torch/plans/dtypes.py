@@ -7,8 +7,8 @@ from functools import cache
 import torch
 
 from windtunnel.operators.card import cards
-from windtunnel.seam.torch.operators.call import Arguments
-from windtunnel.seam.torch.operators.plan import tensors_in
+from windtunnel.seam.torch.plans.call import Arguments
+from windtunnel.seam.torch.plans.plan import tensors_in
 from windtunnel.seam.torch.tags import VERSION
 from windtunnel.seam.torch.type_names import scalar_type
 
