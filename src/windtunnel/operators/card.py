@@ -6,7 +6,6 @@ native_functions.yaml, ATen/native/cuda).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -134,13 +133,15 @@ def card(name: str) -> Card:
     return Card(kind=classify(name), **facts)
 
 
-def cards() -> Iterator[tuple[str, Card]]:
-    """The names of all operators that have a card of their own or an in-place form's, with it."""
-    for name in tables().rows:
-        yield f"aten::{name}", card(f"aten::{name}")
-        in_place = f"{name}_"
-        if not name.endswith("_") and in_place not in tables().rows:
-            yield f"aten::{in_place}", card(f"aten::{in_place}")
+def stating(field: str) -> Json:
+    """What the operators say of one field of their cards, by name; those that have nothing to say of it are left out.
+
+    With them are the names of their in-place forms, whether PyTorch has such a form or not.
+    """
+    rows = tables().rows
+    found = {name: facts[field] for name, facts in rows.items() if field in facts}
+    in_place = {f"{name}_": value for name, value in found.items() if not name.endswith("_")}
+    return {f"aten::{name}": value for name, value in (in_place | found).items()}
 
 
 def _facts(name: str) -> Json:

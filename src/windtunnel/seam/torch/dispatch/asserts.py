@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from windtunnel.machine.stream import Stream
-from windtunnel.operators.card import cards
+from windtunnel.operators.card import stating
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler, hand_on
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
 from windtunnel.seam.torch.plans.messages import cuda_error
@@ -159,4 +159,4 @@ def _zeros(value: object) -> object:
 
 def beneath(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
     """Handlers of the operators that assert and have none, and those of the others, which call `guarded` last."""
-    return {**dict.fromkeys((name for name, known in cards() if known.asserts), guarded), **handlers}
+    return {**dict.fromkeys(stating("asserts"), guarded), **handlers}

@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from windtunnel.operators.card import cards
+from windtunnel.operators.card import stating
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler, hand_on
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
 from windtunnel.seam.torch.plans.plan import Plan, tensors_in
@@ -43,7 +43,7 @@ RAISED = (
 
 def around(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
     """Handlers of the operators that alert: they look at the switch, then go on with the handler that there was."""
-    return {name: partial(_checked, handlers.get(name, hand_on)) for name, known in cards() if known.alert}
+    return {name: partial(_checked, handlers.get(name, hand_on)) for name in stating("alert")}
 
 
 def _checked(

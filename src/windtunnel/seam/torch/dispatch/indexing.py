@@ -14,7 +14,7 @@ from functools import partial
 
 import torch
 
-from windtunnel.operators.card import cards
+from windtunnel.operators.card import stating
 from windtunnel.seam.torch.dispatch.asserts import guarded
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.dispatch.moves import move, numbers
@@ -32,7 +32,11 @@ VMAP = "torch._functorch.vmap"
 
 def around(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
     """Handlers of the operators that index: they bring what is needed over, and go on with the handler there was."""
-    return {name: partial(_indexed, handlers.get(name, guarded)) for name, known in cards() if known.waits == "mask"}
+    return {
+        name: partial(_indexed, handlers.get(name, guarded))
+        for name, when in stating("waits").items()
+        if when == "mask"
+    }
 
 
 def _indexed(

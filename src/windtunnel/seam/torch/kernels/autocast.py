@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from windtunnel.operators.card import card, cards
+from windtunnel.operators.card import card, stating
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.kernels import recurrent
 from windtunnel.seam.torch.plans.call import Arguments, Cast, Keywords, OpOverload
@@ -118,9 +118,8 @@ class Autocast:
         library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for name, known in cards():
-                if known.autocast:
-                    self._register(library, name.removeprefix("aten::"), RULES[known.autocast], on_cuda)
+            for name, rule in stating("autocast").items():
+                self._register(library, name.removeprefix("aten::"), RULES[rule], on_cuda)
             for name in of_cpu:
                 func = _overload(name)
                 library.impl(name.removeprefix("aten::"), self._kernel(func, _rule_on_cpu(func), False), KEY)

@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from windtunnel.operators.card import cards
+from windtunnel.operators.card import card, stating
 from windtunnel.seam.torch.plans.call import Arguments
 from windtunnel.seam.torch.plans.plan import tensors_in
 from windtunnel.seam.torch.tags import VERSION
@@ -36,7 +36,7 @@ def _taken(words: str) -> frozenset[torch.dtype]:
     return frozenset(found)
 
 
-DTYPES: dict[str, Dtypes] = {name: (known.kernel, _taken(known.takes)) for name, known in cards() if known.kernel}
+DTYPES: dict[str, Dtypes] = {name: (card(name).kernel, _taken(words)) for name, words in stating("takes").items()}
 """Of the operators whose cards say so; those that differ in more than their dtypes stand with them in `kernels/`."""
 
 
