@@ -66,6 +66,15 @@ class Card:
     stands in `seam/torch/scratch` and `kernels/`.
     """
 
+    # How its values come about without a GPU.
+    gpu_alone: Literal["", "sparse", "packed", "fused"] = ""
+    """PyTorch has its kernel for CUDA alone, and nothing here computes it: why, as `kernels/gpu_alone` has words for.
+
+    They are those of native_functions.yaml (PyTorch 2.13) with CUDA under `dispatch:` and neither CPU nor a composite.
+    """
+    widened: bool = False
+    """Its half precision is computed in float32 and rounded: see `kernels/half`, which has the source."""
+
     # What the host hears of it.
     waits: Literal["", "always", "mask", "values"] = ""
     """When its CUDA kernel makes the host wait: always; if an index is a mask, since the host must know how many

@@ -37,22 +37,9 @@ class Schema:
     """
 
     __slots__ = (
-        "builtin",
-        "composite",
-        "factory",
-        "fresh",
-        "func",
-        "lists",
-        "mutated",
-        "mutated_keywords",
-        "name",
-        "names",
-        "random",
-        "tensorless",
-        "tensors",
-        "view",
-        "written",
-    )
+        "builtin", "composite", "factory", "fresh", "func", "lists", "mutated", "mutated_keywords", "name", "names",
+        "random", "tensorless", "tensors", "view", "written",
+    )  # fmt: skip
 
     def __init__(self, func: OpOverload) -> None:
         arguments, returns = func._schema.arguments, func._schema.returns
@@ -103,24 +90,9 @@ class Plan(Schema):
     """
 
     __slots__ = (
-        "attributes",
-        "called",
-        "card",
-        "checked",
-        "direct",
-        "empty",
-        "handler",
-        "kernel",
-        "layout",
-        "looks",
-        "memory",
-        "ordered",
-        "resizes",
-        "row",
-        "run",
-        "simple",
-        "strided",
-    )
+        "attributes", "called", "card", "checked", "direct", "empty", "handler", "kernel", "layout", "looks",
+        "memory", "ordered", "resizes", "row", "run", "simple", "strided",
+    )  # fmt: skip
 
     def __init__(self, func: OpOverload, run: Callable[..., object] | None = None) -> None:
         super().__init__(func)
