@@ -25,8 +25,6 @@ C = torch._C
 to_capsule, from_capsule = C._to_dlpack, C._from_dlpack
 
 UNREGISTERED = "Attempt to increase offset for a CUDA generator not in capture mode."
-COPIES = frozenset({"aten::copy_", "aten::_to_copy"})
-"""Operators without a kernel of their own in the tables, which a replay runs all the same."""
 
 
 class Slot(NamedTuple):
@@ -115,7 +113,7 @@ class CaptureMode(Above):
             self._apart = before
         out = self._twins(out, given, {})
         on_device = any(tag_of(tensor).device >= 0 for tensor in tensors_in((*args, *kwargs.values(), out)))
-        if on_device and plan.card.launches and (plan.kernel or plan.name in COPIES):
+        if on_device and plan.kernel:
             self._write_down(plan, func, args, kwargs, out, written)
         return out
 

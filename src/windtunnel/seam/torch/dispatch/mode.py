@@ -23,6 +23,7 @@ from windtunnel.seam.torch.plans import messages
 from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords, OpOverload, Result, Types
 from windtunnel.seam.torch.plans.plan import (
     Plan,
+    allocates_results_only,
     common_device,
     disorder,
     numbers_as_tensors,
@@ -34,7 +35,6 @@ from windtunnel.seam.torch.plans.plan import (
     tensors_in,
     written_by,
 )
-from windtunnel.seam.torch.scratch.silent import silent
 from windtunnel.seam.torch.state import blank, cublas, handles
 from windtunnel.seam.torch.state.positions import Generator
 from windtunnel.seam.torch.state.state import VIEW_NS, State
@@ -141,7 +141,7 @@ class Dispatch(TorchDispatchMode):
             plan.handler = composite
         if plan.handler is None and (kinds := without_kernel.missing(func)):
             plan.handler = partial(without_kernel.refuse, kinds)
-        plan.memory = plan.row is not None or not silent(plan, func)
+        plan.memory = plan.row is not None or not allocates_results_only(plan)
         known = plan.card
         special = known.tf32 or known.library or plan.memory or known.waits in ("always", "mask")
         plan.simple = plan.kernel and not special and plan.mutated in NONE_OR_FIRST and not plan.lists

@@ -123,6 +123,15 @@ class Plan(Schema):
         return func(*moved, **kwargs)
 
 
+def allocates_results_only(plan: Plan) -> bool:
+    """Whether an operator's kernel is known to allocate nothing else: elementwise ones do not, nor what launches none.
+
+    A foreach operator runs as one kernel over lists of pointers, which travel as its arguments.
+    """
+    is_elementwise = torch.Tag.pointwise in plan.func.tags or plan.name.startswith("aten::_foreach_")
+    return is_elementwise or not plan.kernel or plan.card.results_only
+
+
 def python_kernel(func: OpOverload) -> torch._C.DispatchKey | None:
     """The dispatch key of the kernel that a library wrote in Python for CUDA tensors, or None.
 
