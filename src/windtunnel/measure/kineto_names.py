@@ -73,10 +73,13 @@ def is_matrix_unit(kernel: str) -> bool:
 def waiting_operator(call: str, operators: Sequence[Mapping[str, object]]) -> str:
     """The cause of a wait, in the words of emulated traces: an operator that waits, a blocking copy, or the call.
 
-    The innermost operator around a wait is its cause; `.item()` is `aten::_local_scalar_dense`.
+    The innermost operator around a wait is its cause, be it a copy of what another one needs on the device; `.item()`
+    is `aten::_local_scalar_dense`.
     """
     names = [str(operator.get("name", "")) for operator in reversed(operators)]
     for name in names:
         if name in PYTHON or card(name).waits:
             return name
-    return "cudaMemcpy (blocking)" if any(name in COPYING for name in names) else call
+        if name in COPYING and PYTHON.isdisjoint(names):
+            return "cudaMemcpy (blocking)"
+    return call
