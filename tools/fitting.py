@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools import ROOT
-from windtunnel.cost import bands, collectives, curves, neighbours, operators
+from windtunnel.cost import bands, collectives, curves, files, neighbours
 from windtunnel.cost.families import (
     attention,
     direct_convolutions,
@@ -229,7 +229,7 @@ SHARES = (
     scans.chain,
 )
 OTHERS = (
-    operators.read,
+    files.read,
     products.fitted,
     attention.fitted,
     attention.share,

@@ -5,7 +5,7 @@ import re
 from source import Source, sources
 
 VOCABULARY = {"vocabulary", "torch", "jax", "tensorflow", "mxnet"}
-CORE = {"trace", "gpus", "cost", "machine", "checks", "reports", "ranks", "faults"}
+CORE = {"trace", "operators", "gpus", "cost", "machine", "checks", "reports", "ranks", "faults"}
 BELOW_SESSION = CORE | {"seam", "analysis", "measure", "settings", "live", "departure", "libraries"}
 COMMANDS = (
     BELOW_SESSION
@@ -23,15 +23,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "libraries": VOCABULARY | {"train"},
     "trace": {"foreign"},
     "gpus": {"foreign"},
-    "cost": {"trace", "gpus", "foreign"},
-    "machine": {"trace", "gpus", "cost"},
+    "operators": {"trace"},
+    "cost": {"trace", "operators", "gpus", "foreign"},
+    "machine": {"trace", "operators", "gpus", "cost"},
     "ranks": {"foreign", "trace"},
     "faults": set(),
-    "checks": {"trace", "ranks"},
+    "checks": {"trace", "operators", "ranks"},
     "reports": {"trace"},
-    "seam": {"machine", "trace", "gpus", "ranks", "faults", "import_hook", "arrivals", "folders"},
-    "analysis": {"foreign", "machine", "cost", "trace", "gpus"},
-    "measure": {"foreign", "trace", "gpus", "analysis", "machine"},
+    "seam": {"machine", "trace", "operators", "gpus", "ranks", "faults", "import_hook", "arrivals", "folders"},
+    "analysis": {"foreign", "machine", "cost", "trace", "operators", "gpus"},
+    "measure": {"foreign", "trace", "operators", "gpus", "analysis", "machine"},
     "settings": {"foreign", "faults"},
     "live": {"machine", "foreign"},
     "departure": {"trace", "seam"},

@@ -10,7 +10,7 @@ from source import PACKAGE, ROOT, Source, sources
 
 SEAM = "seam/torch/"
 BELOW_ALL = {"tags", "type_names", "requirements", "standins", "registry"}
-TO_STATE = {"operators", "scratch", "state"}
+TO_STATE = {"plans", "scratch", "state"}
 TO_DISPATCH = TO_STATE | {"dispatch"}
 TO_KERNELS = TO_DISPATCH | {"kernels"}
 ROOMS: dict[str, set[str]] = {
@@ -21,9 +21,9 @@ ROOMS: dict[str, set[str]] = {
     "registry": set(),
     "trials": set(),
     "survivors": set(),
-    "operators": set(),
-    "scratch": {"operators"},
-    "state": {"operators", "scratch"},
+    "plans": set(),
+    "scratch": {"plans"},
+    "state": {"plans", "scratch"},
     "dispatch": TO_STATE,
     "kernels": TO_DISPATCH,
     "triton": TO_DISPATCH,

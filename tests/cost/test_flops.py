@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from windtunnel.cost import flops
-from windtunnel.cost.operators import classify, plain
+from windtunnel.operators.classes import bare, classify
 from windtunnel.trace.operation import Signature
 
 
 def count(name, shapes, inputs, **detail):
     signature = Signature(name, shapes, ("float32",) * len(shapes), inputs, detail=tuple(detail.items()))
-    return flops.count(signature, plain(name), classify(name).name)
+    return flops.count(signature, bare(name), classify(name).name)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from windtunnel import gpus
 from windtunnel.cost import CostModel, neighbours
 from windtunnel.cost.bands import band
-from windtunnel.cost.operators import classify, plain
+from windtunnel.operators.classes import bare, classify
 from windtunnel.trace.operation import Signature
 
 H100, H200, A100 = (CostModel(gpus.find(name), (13, 0)) for name in ("H100", "H200", "A100"))
@@ -22,7 +22,7 @@ def of(name: str, *shapes: tuple[int, ...], dtype: str = "bfloat16", inputs: int
 
 
 def place(signature: Signature, cost: CostModel = H100) -> neighbours.Place:
-    problem = cost.problem(signature, plain(signature.name), *cost.precision(signature))
+    problem = cost.problem(signature, bare(signature.name), *cost.precision(signature))
     found = neighbours.place(problem, classify(signature.name).name)
     assert found is not None
     return found

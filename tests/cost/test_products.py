@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from windtunnel import gpus
 from windtunnel.cost import CostModel
-from windtunnel.cost.operators import read
+from windtunnel.cost.files import read
 from windtunnel.trace.operation import Signature
 
 TABLE = Path(__file__).parents[2] / "tools" / "corpus" / "products_bf16.csv"

@@ -119,6 +119,24 @@ def test_names_of_matrix_kernels(kernel, uses):
     assert kineto_names.is_matrix_unit(kernel) is uses
 
 
+@pytest.mark.parametrize(
+    ("operators", "cause"),
+    [
+        (("aten::item", "aten::_local_scalar_dense"), "aten::_local_scalar_dense"),
+        (("aten::linalg_eigh", "aten::_linalg_eigh"), "aten::_linalg_eigh"),
+        (("aten::index", "aten::nonzero"), "aten::nonzero"),
+        (("aten::index_put_", "aten::_index_put_impl_"), "aten::_index_put_impl_"),
+        (("aten::index_put_", "aten::_index_put_impl_", "aten::to", "aten::copy_"), "cudaMemcpy (blocking)"),
+        (("Tensor.tolist", "aten::to", "aten::copy_"), "Tensor.tolist"),
+        (("aten::to", "aten::_to_copy", "aten::copy_"), "cudaMemcpy (blocking)"),
+        (("aten::add",), "cudaStreamSynchronize"),
+    ],
+)
+def test_the_innermost_operator_that_waits_is_the_cause(operators, cause):
+    around = [{"name": name} for name in operators]
+    assert kineto_names.waiting_operator("cudaStreamSynchronize", around) == cause
+
+
 def test_collectives_and_ranks(profile):
     told = {"Collective name": "allreduce", "In msg nelems": 256, "dtype": "Float"}
     begin = profile.now_us

@@ -14,7 +14,7 @@ from torch.sparse import to_sparse_semi_structured
 
 import windtunnel
 from windtunnel.errors import UnsupportedError
-from windtunnel.seam.torch.kernels.gpu_alone import GPU_ALONE
+from windtunnel.operators.card import stating
 
 
 def test_two_to_four_sparsity_is_refused_in_one_sentence() -> None:
@@ -32,7 +32,7 @@ def test_without_data_its_shapes_do() -> None:
         assert kept.is_cuda
 
 
-@pytest.mark.parametrize("name", sorted(GPU_ALONE))
+@pytest.mark.parametrize("name", sorted(stating("gpu_alone")))
 def test_the_cpu_has_no_kernel_of_them(name: str) -> None:
     packet = getattr(torch.ops.aten, name.removeprefix("aten::"), None)
     for overload in packet.overloads() if packet is not None else []:

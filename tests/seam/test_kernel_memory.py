@@ -311,7 +311,7 @@ def test_known_operators_leave_the_bound_at_the_peak(dataless: Session) -> None:
 
 
 def _plan(name: str):
-    from windtunnel.seam.torch.operators.plan import Plan
+    from windtunnel.seam.torch.plans.plan import Plan
 
     return Plan(getattr(torch.ops.aten, name).default)
 

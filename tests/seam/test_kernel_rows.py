@@ -15,7 +15,7 @@ import torch
 from windtunnel import gpus
 from windtunnel.gpus.gpu import Gpu
 from windtunnel.seam.torch import kernels
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.scratch.need import Call, Need
 from windtunnel.seam.torch.tags import VERSION
 

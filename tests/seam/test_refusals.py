@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from tools import ROOT
 
-from windtunnel.seam.torch.operators import native_functions
+from windtunnel.seam.torch.plans import native_functions
 from windtunnel.session import Session
 
 NEW = torch.__version__ >= "2.9"

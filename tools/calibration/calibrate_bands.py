@@ -33,7 +33,8 @@ from tools.fitting import (
     write,
 )
 from windtunnel import gpus
-from windtunnel.cost import CostModel, bands, operators
+from windtunnel.cost import CostModel, bands
+from windtunnel.operators.classes import is_generated
 
 FROM_STEPS = {
     "convolutions": ("convolution ", 0.3),
@@ -56,7 +57,7 @@ def mean_band(recording: Recording) -> float:
 
 def band_of(recording: Recording) -> float:
     """The band that is printed for a step."""
-    compiled = any(operators.is_generated(one.name) for one in recording.signatures)
+    compiled = any(is_generated(one.name) for one in recording.signatures)
     return bands.of_step(mean_band(recording), compiled)
 
 

@@ -22,7 +22,8 @@ from tools.corpus import recordings, tables
 from tools.corpus.recordings import IMAGES, Recording
 from tools.fitting import forget, tables_of, verbatim, write
 from windtunnel import gpus
-from windtunnel.cost import CostModel, curves, operators
+from windtunnel.cost import CostModel, curves, files
+from windtunnel.operators import classes
 from windtunnel.trace.operation import Signature
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def recorded() -> dict[tuple[str, str, str], Recording]:
 
 def of_images() -> dict[str, list[dict[str, Any]]]:
     """The shares that `calibrate_images` fitted."""
-    rows = operators.read("curves")
+    rows = files.read("curves")
     return {kind: [row for row in rows.get(kind, ()) if row["source"] == IMAGES] for kind in SHARES}
 
 
@@ -246,7 +247,7 @@ def check() -> None:
         generation = GENERATIONS.get(row["gpu"])
         if row["op"] not in CLASSES or generation is None:
             continue
-        operator_class = next(c for c in operators._classes()[0].values() if c.name == CLASSES[row["op"]])
+        operator_class = classes.tables().classes[CLASSES[row["op"]]]
         curve = curves.curve(operator_class.curve, "fp32", generation)
         for name, (low, high) in BINS.items():
             if int(row[f"{name}:n"]) < 20:

@@ -22,7 +22,7 @@ from tools.corpus import recordings as corpus
 from tools.corpus.recordings import COMPILED, COMPILED_STEPS, EAGER_STEPS, IMAGES, Recording
 from tools.fitting import Array, Mask, fold_of, forget_shares, left_out, report_groups, search, tables_of, write
 from windtunnel import gpus
-from windtunnel.cost import CostModel, operators
+from windtunnel.cost import CostModel, files
 from windtunnel.cost.families import (
     convolutions,
     direct_convolutions,
@@ -32,7 +32,7 @@ from windtunnel.cost.families import (
     streams,
 )
 from windtunnel.cost.families.problem import Problem
-from windtunnel.cost.operators import classify, plain
+from windtunnel.operators.classes import bare, classify
 from windtunnel.trace.operation import Signature
 
 GENERATED_HEAD = "Kernels that Inductor generates: the shares of cost/families/generated.py."
@@ -62,7 +62,7 @@ class Share(NamedTuple):
 
     def set(self, value: float) -> None:
         """Let the cost model take this value."""
-        rows = operators.read(self.file).setdefault(self.table, [])
+        rows = files.read(self.file).setdefault(self.table, [])
         row = next((row for row in rows if all(row.get(key) == wanted for key, wanted in self.row)), None)
         if row is None:
             row = dict(self.row) | ({"generation": gpus.find(row_gpu).generation} if (row_gpu := self.gpu) else {})
@@ -71,7 +71,7 @@ class Share(NamedTuple):
 
     def now(self) -> float:
         """The value that the cost model takes."""
-        rows = operators.read(self.file)[self.table]
+        rows = files.read(self.file)[self.table]
         return float(next(row["share"] for row in rows if all(row.get(key) == wanted for key, wanted in self.row)))
 
     @property
@@ -142,7 +142,7 @@ SHARES = {
 
 def shares_of(recording: Recording, signature: Signature) -> tuple[str, ...]:
     """The shares that decide the price of a kernel."""
-    gpu, operator, name = gpus.find(recording.gpu), classify(signature.name), plain(signature.name)
+    gpu, operator, name = gpus.find(recording.gpu), classify(signature.name), bare(signature.name)
     rate, generation = f"rate {recording.gpu}", gpu.generation
     if operator.name == "convolution":
         model = CostModel(gpu, recording.cuda)
@@ -278,8 +278,8 @@ def save() -> None:
         "convolutions": CONVOLUTIONS_HEAD,
         "generated": GENERATED_HEAD,
     }.items():
-        write(file, head, tables_of(operators.read(file)))
-    known = operators.read("curves")
+        write(file, head, tables_of(files.read(file)))
+    known = files.read("curves")
     shares = {kind: known.get(kind, []) for kind in calibrate_cost.SHARES}
     calibrate_cost.Fit(known.get("curve", []), shares).write()
 

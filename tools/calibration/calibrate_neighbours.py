@@ -23,10 +23,10 @@ from tools.corpus.tables import FOLDER
 from tools.fitting import DATA, Residuals, Tables, band_row, forget, tables_of, update_bands
 from tools.fitting import write as write_tables
 from windtunnel import gpus
-from windtunnel.cost import CostModel, neighbours, operators
+from windtunnel.cost import CostModel, files, neighbours
 from windtunnel.cost.families import streams
-from windtunnel.cost.operators import classify, plain
 from windtunnel.gpus import Gpu
+from windtunnel.operators.classes import bare, classify
 from windtunnel.trace.operation import Signature
 
 OTHERS = 0.2
@@ -85,7 +85,7 @@ def timing_of(cost: CostModel, row: dict[str, object], signatures: list[Signatur
         return None
     signature = signatures[main]
     operator = classify(signature.name)
-    problem = cost.problem(signature, plain(signature.name), *cost.precision(signature))
+    problem = cost.problem(signature, bare(signature.name), *cost.precision(signature))
     place = neighbours.place(problem, operator.name)
     if place is None:
         return None
@@ -99,7 +99,7 @@ def fit_rate(gpu: Gpu, source: str, timings: list[Timing]) -> None:
     share, _ = streams.generation_share(gpu.generation, gpu.key)
     large = [one.correction for one in timings if PLAIN in one.place.kind and one.place.sizes[0] >= LARGE]
     row = {"generation": gpu.generation, "gpu": gpu.key, "share": share * exp(-median(large)), "source": source}
-    kept = [(kind, one) for kind, one in tables_of(operators.read("streams")) if one.get("gpu") != gpu.key]
+    kept = [(kind, one) for kind, one in tables_of(files.read("streams")) if one.get("gpu") != gpu.key]
     at = max(index for index, (kind, _) in enumerate(kept) if kind == "rate") + 1
     write_tables("streams", calibrate_streams.HEAD, [*kept[:at], ("rate", row), *kept[at:]])
     forget()

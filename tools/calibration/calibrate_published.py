@@ -31,7 +31,7 @@ from tools.fitting import (
     write,
 )
 from windtunnel import gpus
-from windtunnel.cost import CostModel, operators
+from windtunnel.cost import CostModel, files
 from windtunnel.cost.families import linear_algebra, streams
 from windtunnel.trace.operation import Signature
 
@@ -165,7 +165,7 @@ def chains(data: dict[str, Any]) -> list[float]:
 
 def memory_bound_kernels() -> dict[str, list[float]]:
     """Fit scans, random numbers and gathers, and write them; their residuals."""
-    data = operators.read("streams")
+    data = files.read("streams")
     data["chain"] = [dict(SCAN)]
     data["generator"] = [{"name": name, "elements_per_clock": rate} for name, rate in RANDOM.items()]
     by_class: dict[str, list[Row]] = defaultdict(list)
@@ -207,7 +207,7 @@ def calibrate() -> None:
     rows = [("chain", {"name": name} | row) for name, row in CHAINS.items()]
     write("solvers", HEAD, [("fft", dict(FFT)), *rows])
     forget()
-    data = operators.read("solvers")
+    data = files.read("solvers")
     residuals = {"fft": transforms(data), "linear algebra": chains(data)}
     write("solvers", HEAD, tables_of(data))
     residuals |= memory_bound_kernels()

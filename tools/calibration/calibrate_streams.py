@@ -15,7 +15,7 @@ import numpy as np
 from tools.corpus import tables
 from tools.fitting import Array, Residuals, band_rows, forget_shares, report_all, tables_of, update_bands, write
 from windtunnel import gpus
-from windtunnel.cost import CostModel, operators
+from windtunnel.cost import CostModel, files
 from windtunnel.cost.families import streams
 from windtunnel.trace.operation import Signature
 
@@ -95,19 +95,19 @@ def begin() -> None:
 
 def calibrate() -> None:
     """Fit the share of each GPU that the table has, and write them; the other rows of the file stay."""
-    rates = {row["gpu"]: row for row in operators.read("streams")["rate"]}
+    rates = {row["gpu"]: row for row in files.read("streams")["rate"]}
     for _ in range(2):  # a floor is a part of the time and not of the share
         shares = {key: fitted_share(kernels, gpus.find(key)) for key, kernels in read().items()}
         for key, share in shares.items():
             rates[key] |= {"share": share, "source": f"fitted: {SOURCE}"}
         forget_shares()
-    write("streams", HEAD, tables_of(operators.read("streams")))
+    write("streams", HEAD, tables_of(files.read("streams")))
 
 
 def check(update: bool = False) -> None:
     """Print the errors with the shares as they are, and with a GPU and a generation left out; write the bands."""
     timings = read()
-    known = [(row["generation"], row["gpu"], float(row["share"])) for row in operators.read("streams")["rate"]]
+    known = [(row["generation"], row["gpu"], float(row["share"])) for row in files.read("streams")["rate"]]
     residuals: dict[str, list[Residuals]] = {"own GPU": [], "own generation": [], "borrowed": []}
     for key, kernels in timings.items():
         gpu = gpus.find(key)

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from windtunnel.cost.bands import of_step
 from windtunnel.cost.model import CostModel
-from windtunnel.cost.operators import is_generated
 from windtunnel.errors import FileFormatError, UsageError
 from windtunnel.gpus import from_description, versions
 from windtunnel.gpus.gpu import Gpu
 from windtunnel.machine.launches import MARKED
 from windtunnel.machine.occupancy import FULL, Occupancy
+from windtunnel.operators.classes import is_generated
 from windtunnel.trace.operation import Kind, Lane, Signature
 from windtunnel.trace.plain import Json
 from windtunnel.trace.rows import Row

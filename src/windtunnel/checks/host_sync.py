@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 from windtunnel.checks import Check
 from windtunnel.checks._copies import non_blocking, pageable, to_device
 from windtunnel.checks._stalls import Incident, Line, Stalls
+from windtunnel.operators.card import card
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.operation import Kind, Site
 from windtunnel.trace.sources import STEERING
@@ -36,48 +37,12 @@ ASSIGNED = re.compile(r"\s*(\w+)\s*=[^=]")
 WHERE = "use `torch.where(mask, x, 0)` or multiply by the mask: shapes stay fixed and nothing waits"
 COUNTED = "count into a tensor of a fixed size: `torch.zeros(n, device=x.device).index_add_(0, x, ones)`"
 RARELY = "decompose in every hundredth step, or on the host beside the device's work"
-UNIQUE = (
-    "aten::_unique", "aten::_unique2", "aten::unique_consecutive", "aten::unique_dim", "aten::unique_dim_consecutive",
-)  # fmt: skip
-DECOMPOSITIONS = (
-    "aten::linalg_eig", "aten::_linalg_eigvals", "aten::_linalg_eigh", "aten::_linalg_svd", "aten::geqrf",
-    "aten::linalg_lstsq",
-)  # fmt: skip
+ADVICE = {"read": READ, "where": WHERE, "count": COUNTED, "rarely": RARELY}
+"""What several operators' cards advise."""
 UNNEEDED = "keep it for timing only: whatever reads a value waits for it anyway"
 CAUSES = {
-    "aten::_local_scalar_dense": Cause("reading one value of a tensor (`.item()`, `float()`, `if`)", READ),
     "Tensor.tolist": Cause("`tolist()`", READ),
     "Tensor.__repr__": Cause("printing a tensor", READ),
-    "aten::equal": Cause("`torch.equal`", "compare on the device (`(a == b).all()`) and read the answer once"),
-    "aten::nonzero": Cause("`nonzero`, whose size only the device knows", WHERE),
-    "aten::index": Cause("indexing with a boolean mask, whose size only the device knows", WHERE),
-    **{
-        name: Cause("writing through a mask, whose number of elements only the device knows", WHERE)
-        for name in ("aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::_unsafe_index_put")
-    },
-    "aten::repeat_interleave": Cause(
-        "`repeat_interleave`, whose size only the device knows", "pass `output_size`, which the host often knows"
-    ),
-    "aten::masked_select": Cause("`masked_select`, whose size only the device knows", WHERE),
-    "aten::is_nonzero": Cause("`if tensor:`", READ),
-    **{name: Cause("`unique`, whose size only the device knows", COUNTED) for name in UNIQUE},
-    "aten::bincount": Cause("`bincount`, whose size the largest value decides", COUNTED),
-    "aten::histc": Cause("`histc`, which looks for the smallest and the largest value", "pass `min` and `max`"),
-    "aten::multinomial": Cause(
-        "`torch.multinomial`, which looks whether the probabilities are valid",
-        "draw on the device: `(logits - torch.empty_like(logits).exponential_().log()).argmax(-1)`",
-    ),
-    "aten::_coalesce": Cause("making a sparse tensor's indices unique", "coalesce once, outside of the loop"),
-    **{name: Cause("a decomposition, which looks whether it succeeded", RARELY) for name in DECOMPOSITIONS},
-    "aten::_linalg_check_errors": Cause(
-        "looking whether a solution or a factorization succeeded",
-        "use the form that does not look (`torch.linalg.inv_ex`, `cholesky_ex`, `solve_ex`), and read its `info` later",
-    ),
-    "aten::linalg_matrix_exp": Cause("`torch.linalg.matrix_exp`, which chooses its terms by the norms", RARELY),
-    **{
-        name: Cause("a fill value that lies on the device", "pass a number, or use `torch.where(mask, value, x)`")
-        for name in ("aten::masked_fill", "aten::masked_fill_")
-    },
     "to the host": Cause(
         "a copy to the host (`.cpu()`, `.to('cpu')`)",
         "copy once after the loop, or use `.to('cpu', non_blocking=True)` and synchronize before the values are read",
@@ -101,6 +66,7 @@ CAUSES = {
         "take `empty_cache()` out of the loop; if there is none, use less memory",
     ),
 }
+"""What makes the host wait beside operators, whose cards have words for it."""
 # Asked for by name, and needed wherever the host reads what a non_blocking copy brought: never more than info.
 ASKED_FOR = frozenset({"cudaStreamSynchronize", "cudaEventSynchronize"})
 EXPLICIT = ASKED_FOR | {"cudaDeviceSynchronize", "block_until_ready", "wait_to_read", "wait_to_write", "waitall"}
@@ -177,7 +143,7 @@ class HostSync(Check):
 
     def _finding(self, line: Line, trace: Trace) -> Finding:
         cause = line.cause()
-        what, advice = CAUSES.get(cause, Cause(cause, READ))
+        what, advice = CAUSES.get(cause) or _words(cause)
         costs = cause not in ASKED_FOR and self.stalls.costs(line)
         if advice == READ and _steers(line.site, trace):
             advice = STEERS
@@ -200,6 +166,12 @@ class HostSync(Check):
             device=line.device,
             fix="no wait",
         )
+
+
+def _words(name: str) -> Cause:
+    """The words of an operator's card."""
+    found = card(name)
+    return Cause(found.what or name, ADVICE.get(found.advice, found.advice or READ))
 
 
 def _steers(site: Site, trace: Trace) -> bool:

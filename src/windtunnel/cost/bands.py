@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from windtunnel.cost.operators import read
+from windtunnel.cost.files import read
 
 WIDEST = 0.9
 """A predicted time is never negative."""

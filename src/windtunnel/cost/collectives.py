@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from windtunnel.cost.operators import read
+from windtunnel.cost.files import read
 from windtunnel.gpus import Gpu
 from windtunnel.trace.plain import Json
 

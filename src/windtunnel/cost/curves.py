@@ -12,7 +12,7 @@ from functools import cache
 from math import log
 from typing import NamedTuple
 
-from windtunnel.cost.operators import read
+from windtunnel.cost.files import read
 
 _NEAREST = {
     "kepler": ("pascal",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windtunnel.cost.collectives import Band, Collectives, collective_kind
-from windtunnel.cost.operators import read
+from windtunnel.cost.files import read
 from windtunnel.gpus import Gpu
 
 _RELATIVES = {

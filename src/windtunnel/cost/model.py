@@ -15,11 +15,12 @@ from windtunnel.cost import flops, neighbours, recurrent
 from windtunnel.cost.curves import UNKNOWN_BAND, Curve, curve, share
 from windtunnel.cost.families import by_class, streams, triton
 from windtunnel.cost.families.problem import Price, Problem
+from windtunnel.cost.files import floor_scale, read, shortest_ns
 from windtunnel.cost.links import Links
 from windtunnel.cost.measured import Measured
-from windtunnel.cost.operators import OperatorClass, classify, floor_scale, plain, read
 from windtunnel.cost.recurrent import Recurrence, recurrence
 from windtunnel.gpus import Gpu
+from windtunnel.operators.classes import OperatorClass, bare, classify
 from windtunnel.trace import roofline
 from windtunnel.trace.operation import Signature
 
@@ -102,7 +103,7 @@ class CostModel:
         operator = classify(signature.name)
         if operator.name == "view":
             return KernelCost(0, 1.0 / self.gpu.sm_count, "launch", 0.0)
-        name = plain(signature.name)
+        name = bare(signature.name)
         precision, part = self._precision(signature, operator, name)
         priced = self._price(signature, operator, name, precision, part)
         if not self._is_measured(operator, precision):
@@ -118,12 +119,12 @@ class CostModel:
 
     def priced(self, signature: Signature) -> Price:
         """The price before any correction by measured kernels, which are measured against it."""
-        operator, name = classify(signature.name), plain(signature.name)
+        operator, name = classify(signature.name), bare(signature.name)
         return self._price(signature, operator, name, *self.precision(signature))
 
     def precision(self, signature: Signature) -> tuple[str, float]:
         """The arithmetic that runs, and the share of its efficiency that is left without alignment."""
-        return self._precision(signature, classify(signature.name), plain(signature.name))
+        return self._precision(signature, classify(signature.name), bare(signature.name))
 
     def _is_measured(self, operator: OperatorClass, precision: str) -> bool:
         """Whether a curve of the user's own GPU stands for the operator."""
@@ -142,7 +143,7 @@ class CostModel:
         compute_ns, _ = roofline.times_ns(work, size, self._peak(precision), self.gpu.memory_bandwidth_bytes_per_s)
         memory_ns = streams.moved_ns(self.gpu, size, self.gpu.memory_bandwidth_bytes_per_s)
         of_memory = part if operator.name == "rnn" else 1.0
-        floor_ns = operator.floor_ns(self.gpu.generation) * streams.launches(signature, name, operator)
+        floor_ns = shortest_ns(operator, self.gpu.generation) * streams.launches(signature, name, operator)
         shape = self._curve(operator.curve, precision)
         regular = _regularity(signature, name) if operator.name == "matmul" else 0.0
         # A power limit lowers the clock of the cores, not that of the memory.
@@ -291,7 +292,7 @@ class CostModel:
         library = self._library.get(kind)
         found = [] if library is None else [(library, 1000 * self._first[library])]
         if self.cuda_version >= _LAZY_LOADING and kind != "view":
-            found.append((f"kernels of {plain(name)}", 1000 * self._first["kernel"]))
+            found.append((f"kernels of {bare(name)}", 1000 * self._first["kernel"]))
         return found
 
     def malloc_ns(self, size_bytes: int) -> int:

@@ -22,7 +22,8 @@ from windtunnel.cost import flops
 from windtunnel.cost.bands import band
 from windtunnel.cost.families import attention
 from windtunnel.cost.families.problem import Price, Problem
-from windtunnel.cost.operators import DATA
+from windtunnel.cost.files import DATA
+from windtunnel.operators.card import card
 
 SOFTEN = 0.05
 """Added to squared distances (in factors of two), so that no single kernel decides alone."""
@@ -32,19 +33,6 @@ _BY_FORM = ("elementwise", "activation", "copy", "fill", "reduction")
 """Classes whose operators are the same kernel with another function in it, at most in another form."""
 _ON_ANOTHER = ("scan", "index", "random")
 """Classes whose families are fitted on another GPU of the generation (an H20): corrected on the measured one alone."""
-_ALIASES = {
-    "cudnn_batch_norm": "native_batch_norm",
-    "_batch_norm_with_update": "native_batch_norm",
-    "cudnn_batch_norm_backward": "native_batch_norm_backward",
-    "batch_norm_backward": "native_batch_norm_backward",
-    "_native_batch_norm_legit_no_training": "native_batch_norm",
-    "_scaled_dot_product_flash_attention": "_flash_attention_forward",
-    "_scaled_dot_product_flash_attention_backward": "_flash_attention_backward",
-    "_scaled_dot_product_efficient_attention": "_efficient_attention_forward",
-    "_scaled_dot_product_efficient_attention_backward": "_efficient_attention_backward",
-    "_cudnn_attention_forward": "_scaled_dot_product_cudnn_attention",
-    "_cudnn_attention_backward": "_scaled_dot_product_cudnn_attention_backward",
-}
 
 
 class Place(NamedTuple):
@@ -107,7 +95,7 @@ def place(problem: Problem, class_name: str) -> Place | None:
     """Where a kernel lies; None for classes without kinds."""
     if not problem.inputs or not problem.inputs[0]:
         return None
-    words = _ALIASES.get(problem.name, problem.name)
+    words = card(f"aten::{problem.name}").measured_as or problem.name
     if class_name == "attention":
         return _attention(problem, words)
     if class_name == "convolution":

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from windtunnel.cost.bands import of_step
-from windtunnel.cost.operators import is_generated
 from windtunnel.machine.clock import HostThread
 from windtunnel.machine.device import Device
 from windtunnel.machine.occupancy import FULL
 from windtunnel.machine.stream import Stream
+from windtunnel.operators.classes import is_generated
 from windtunnel.trace.operation import Kind, Signature
 from windtunnel.trace.rows import SPILL, WIDTH
 from windtunnel.trace.trace import Trace

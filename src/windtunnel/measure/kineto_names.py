@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from windtunnel.operators.card import card
+
 WAITS = frozenset(
     {
         "cudaDeviceSynchronize",
@@ -19,16 +21,8 @@ WAITS = frozenset(
 )
 """Calls that return when a device has caught up (CUDA's "API synchronization behavior")."""
 
-CAUSES = (
-    "aten::_local_scalar_dense",
-    "aten::equal",
-    "aten::nonzero",
-    "aten::masked_select",
-    "aten::index",
-    "Tensor.tolist",
-    "Tensor.__repr__",
-)
-"""Operators that always wait; the innermost one around a wait is its cause. `.item()` is the first of them."""
+PYTHON = frozenset({"Tensor.tolist", "Tensor.__repr__"})
+"""Functions of Python that wait, in the words of emulated traces."""
 
 COPYING = frozenset({"aten::copy_", "aten::_to_copy", "aten::to"})
 
@@ -77,9 +71,15 @@ def is_matrix_unit(kernel: str) -> bool:
 
 
 def waiting_operator(call: str, operators: Sequence[Mapping[str, object]]) -> str:
-    """The cause of a wait, in the words of emulated traces: an operator that waits, a blocking copy, or the call."""
+    """The cause of a wait, in the words of emulated traces: an operator that waits, a blocking copy, or the call.
+
+    The innermost operator around a wait is its cause, be it a copy of what another one needs on the device; `.item()`
+    is `aten::_local_scalar_dense`.
+    """
     names = [str(operator.get("name", "")) for operator in reversed(operators)]
     for name in names:
-        if name in CAUSES:
+        if name in PYTHON or card(name).waits:
             return name
-    return "cudaMemcpy (blocking)" if any(name in COPYING for name in names) else call
+        if name in COPYING and PYTHON.isdisjoint(names):
+            return "cudaMemcpy (blocking)"
+    return call

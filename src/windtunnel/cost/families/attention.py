@@ -34,8 +34,9 @@ from typing import NamedTuple
 
 from windtunnel.cost.bands import band
 from windtunnel.cost.families.problem import Price, Problem
-from windtunnel.cost.operators import classify, floor_scale, read
+from windtunnel.cost.files import floor_scale, read, shortest_ns
 from windtunnel.gpus import Gpu
+from windtunnel.operators.classes import classify
 
 CLASSES = ("attention",)
 TILE_ROWS = 128
@@ -261,5 +262,5 @@ def price(problem: Problem) -> Price | None:
     length = time_us(found, gpu, peak, problem.item_bytes, constants)
     own = gpu.key == row.gpu and row.timings >= ENOUGH and not kernel
     distance = "own GPU" if own else "own generation" if gpu.generation == row.generation else "borrowed"
-    floor_ns = max(1000.0 * floor_us, operator.floor_ns(gpu.generation))
+    floor_ns = max(1000.0 * floor_us, shortest_ns(operator, gpu.generation))
     return Price(floor_ns + 1000.0 * length, floor_ns, band("attention", distance, row.gpu))

@@ -39,7 +39,8 @@ from windtunnel.cost.curves import share_of
 from windtunnel.cost.families import direct_convolutions, looped_convolutions, products, streams
 from windtunnel.cost.families.direct_convolutions import fitted_share
 from windtunnel.cost.families.problem import Price, Problem
-from windtunnel.cost.operators import classify
+from windtunnel.cost.files import shortest_ns
+from windtunnel.operators.classes import classify
 
 CLASSES = ("convolution",)
 NO_CONVERSION = (12, 0)
@@ -127,7 +128,7 @@ def price(problem: Problem) -> Price | None:
         return None
     gpu = problem.gpu
     reached, fitted = share_of("convolution", problem.precision, gpu.generation)
-    floor = classify(problem.signature.name).floor_ns(gpu.generation)
+    floor = shortest_ns(classify(problem.signature.name), gpu.generation)
     part = reached / row[0].scale
     total = sum(_kind_ns(kind, of, problem, row[0], part) for kind in kinds)
     total = max(total, floor) + streams.bias_ns(problem)

@@ -26,7 +26,8 @@ from windtunnel.cost import flops
 from windtunnel.cost.bands import band
 from windtunnel.cost.families import streams
 from windtunnel.cost.families.problem import Price, Problem
-from windtunnel.cost.operators import classify, read
+from windtunnel.cost.files import read, shortest_ns
+from windtunnel.operators.classes import classify
 
 CLASSES = ("convolution",)
 MOST_CHANNELS = 4
@@ -110,7 +111,7 @@ def price(problem: Problem) -> Price | None:
         return None
     gpu = problem.gpu
     operator = classify(problem.signature.name)
-    floor_ns = operator.floor_ns(gpu.generation)
+    floor_ns = shortest_ns(operator, gpu.generation)
     work = flops.count(problem.signature, problem.name, operator.name)
     bandwidth, arithmetic = share_names(problem)
     rate = (fitted_share(arithmetic) if arithmetic else BACKWARD_ARITHMETIC) * gpu.peak_flops["fp32"]

@@ -22,7 +22,7 @@ from windtunnel.cost import flops
 from windtunnel.cost.bands import band
 from windtunnel.cost.families import streams
 from windtunnel.cost.families.problem import Price, Problem
-from windtunnel.cost.operators import floor_scale, read
+from windtunnel.cost.files import floor_scale, read
 
 CLASSES = ("fft",)
 ONE_KERNEL = 1 << 14

@@ -17,7 +17,8 @@ from functools import cache
 from windtunnel.cost.bands import band
 from windtunnel.cost.families import streams
 from windtunnel.cost.families.problem import Price, Problem
-from windtunnel.cost.operators import classify, read
+from windtunnel.cost.files import read, shortest_ns
+from windtunnel.operators.classes import classify
 
 CLASSES = ("generated_pointwise", "generated_reduction")
 FITTED_ON = ("ada",)
@@ -51,6 +52,6 @@ def price(problem: Problem) -> Price:
         rate,
         again * streams.lost(again / rows, gpu),
     )
-    floor_ns = classify(signature.name).floor_ns(gpu.generation)
+    floor_ns = shortest_ns(classify(signature.name), gpu.generation)
     distance = "own generation" if gpu.generation in FITTED_ON else "borrowed"
     return Price(floor_ns + time_ns, floor_ns, band("generated", distance))

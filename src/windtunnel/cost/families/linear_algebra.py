@@ -24,7 +24,7 @@ from typing import NamedTuple
 from windtunnel.cost import flops
 from windtunnel.cost.bands import band
 from windtunnel.cost.families.problem import Price, Problem
-from windtunnel.cost.operators import read
+from windtunnel.cost.files import read
 
 CLASSES = ("linalg",)
 _KINDS = (

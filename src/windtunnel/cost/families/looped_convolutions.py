@@ -18,7 +18,8 @@ from math import ceil, prod
 from windtunnel.cost import flops
 from windtunnel.cost.families import direct_convolutions, products
 from windtunnel.cost.families.problem import Price, Problem
-from windtunnel.cost.operators import classify
+from windtunnel.cost.files import shortest_ns
+from windtunnel.operators.classes import classify
 
 CLASSES = ("convolution",)
 LAUNCH_US = 3.4
@@ -61,7 +62,7 @@ def price(problem: Problem) -> Price | None:
     groups = max(1, x[1] // weight[1])
     positions, taps = prod(out[2:]), prod(weight[2:])
     depth, deep = x[1] // groups * taps, out[1] // groups
-    floor_us = classify("aten::add").floor_ns(problem.gpu.generation) / 1000.0
+    floor_us = shortest_ns(classify("aten::add"), problem.gpu.generation) / 1000.0
     product = products.Product(1, positions, deep, depth, problem.item_bytes)
     least_us, product_us = products.length_us(product, problem, row[0], problem.aligned_share)
     columns_us = floor_us + _columns_us(problem, x[1] // groups * positions, taps)

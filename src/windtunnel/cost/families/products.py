@@ -30,7 +30,7 @@ from windtunnel import gpus
 from windtunnel.cost import flops
 from windtunnel.cost.bands import band
 from windtunnel.cost.families.problem import Price, Problem
-from windtunnel.cost.operators import floor_scale, read
+from windtunnel.cost.files import floor_scale, read
 from windtunnel.gpus import Gpu
 
 CLASSES = ("matmul", "bmm")

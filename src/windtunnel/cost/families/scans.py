@@ -25,7 +25,8 @@ from windtunnel.cost import flops
 from windtunnel.cost.bands import band
 from windtunnel.cost.families import streams
 from windtunnel.cost.families.problem import Price, Problem
-from windtunnel.cost.operators import classify, read
+from windtunnel.cost.files import read, shortest_ns
+from windtunnel.operators.classes import classify
 
 CLASSES = ("scan",)
 IN_A_BLOCK = 4096
@@ -62,7 +63,7 @@ def price(problem: Problem) -> Price:
     time_ns = streams.moved_ns(gpu, size, streams.bandwidth(gpu) * streams.class_share("scan", False))
     if name in _SCANS and prod(of[:-1]) > 1:
         time_ns = max(time_ns, 1000.0 * chain().column_us * of[-1] ** chain().order)
-    floor_ns = operator.floor_ns(gpu.generation)
+    floor_ns = shortest_ns(operator, gpu.generation)
     return Price(floor_ns + time_ns, floor_ns, band("scans", "borrowed"))
 
 

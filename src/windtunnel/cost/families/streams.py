@@ -28,8 +28,9 @@ from math import ceil, prod
 from windtunnel.cost import flops
 from windtunnel.cost.bands import band
 from windtunnel.cost.families.problem import Price, Problem
-from windtunnel.cost.operators import OperatorClass, classify, read
+from windtunnel.cost.files import read, shortest_ns
 from windtunnel.gpus import Gpu
+from windtunnel.operators.classes import OperatorClass, classify
 from windtunnel.trace.operation import Signature
 
 CLASSES = (
@@ -107,7 +108,7 @@ def price(problem: Problem) -> Price | None:
         size += gathered_bytes(problem)
     again = further_bytes(problem, operator) if operator.name in ("norm", "softmax") else 0.0
     time_ns = max(moved_ns(gpu, size, rate, again), made_ns(problem, operator)) + reordered_ns(problem, operator)
-    floor_ns = operator.floor_ns(gpu.generation) * launches(signature, problem.name, operator)
+    floor_ns = shortest_ns(operator, gpu.generation) * launches(signature, problem.name, operator)
     distance = generation_share(gpu.generation, gpu.key)[1]
     if operator.name in OWN_BANDS:
         return Price(floor_ns + time_ns, floor_ns, band(operator.name, "borrowed"))
@@ -127,7 +128,7 @@ def bias_ns(problem: Problem) -> float:
         return 0.0
     tensor = problem.item_bytes * prod(problem.inputs[0] if backward else outputs[0])
     name, size = ("reduction", tensor) if backward else ("elementwise", 2 * tensor)
-    floor_ns = classify("aten::sum" if backward else "aten::add").floor_ns(gpu.generation)
+    floor_ns = shortest_ns(classify("aten::sum" if backward else "aten::add"), gpu.generation)
     return floor_ns + moved_ns(gpu, size, bandwidth(gpu) * class_share(name, False))
 
 

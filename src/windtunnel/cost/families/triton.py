@@ -15,8 +15,9 @@ from math import ceil
 from windtunnel.cost.curves import UNKNOWN_BAND
 from windtunnel.cost.families import streams
 from windtunnel.cost.families.problem import Price, Problem
-from windtunnel.cost.operators import classify
+from windtunnel.cost.files import shortest_ns
 from windtunnel.gpus import Gpu
+from windtunnel.operators.classes import classify
 from windtunnel.trace.operation import Signature
 
 CLASSES = ("triton",)
@@ -62,5 +63,5 @@ def price(problem: Problem) -> Price | None:
     sms = min(gpu.sm_count, programs)
     l2_rate = streams.L2_BYTES_PER_CLOCK * 1e6 * gpu.clock_mhz * sms
     traffic_ns = 1e9 * number(signature, "traffic") / l2_rate
-    floor_ns = classify(signature.name).floor_ns(gpu.generation)
+    floor_ns = shortest_ns(classify(signature.name), gpu.generation)
     return Price(floor_ns + max(products_ns, memory_ns, traffic_ns), floor_ns, UNKNOWN_BAND)

@@ -19,9 +19,9 @@ from windtunnel.seam.torch.dispatch import fake
 from windtunnel.seam.torch.dispatch.mode import FAKE, PLAIN, Dispatch, get_mode
 from windtunnel.seam.torch.dispatch.moves import transfer
 from windtunnel.seam.torch.dispatch.nodata import to_meta
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Types
-from windtunnel.seam.torch.operators.convolutions import OPERANDS, laid_out
-from windtunnel.seam.torch.operators.plan import Plan, signature, tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Types
+from windtunnel.seam.torch.plans.convolutions import OPERANDS, laid_out
+from windtunnel.seam.torch.plans.plan import Plan, signature, tensors_in
 from windtunnel.seam.torch.state.state import VIEW_NS
 from windtunnel.seam.torch.tags import (
     CPU,
@@ -140,7 +140,7 @@ class Accounting(Dispatch):
         key: list[Hashable] | None,
     ) -> None:
         """Hand an operator to the machine; one of the program's own is the kernels that it launched."""
-        if plan.blas and self.recording is not None:
+        if plan.card.workspace and self.recording is not None:
             self.recording.products.add(device)
         if self.answers is None or not self.answers.has(func, kernels=True):
             super().submit(plan, func, args, kwargs, out, device, key)
@@ -203,7 +203,7 @@ class Pricing(Accounting):
         """Add an operator's time on the device to what was spent."""
         if plan.kernel:
             model = self.machine.devices[device].cost
-            described = signature(func, plan, args, kwargs, out, self.state.tf32(plan.convolves) if plan.math else 0)
+            described = signature(func, plan, args, kwargs, out, self.state.tf32(plan.card.tf32))
             self.spent_ns += model.kernel(described).duration_ns
 
     def transfer(self, plan: Plan, args: Arguments, out: object) -> None:

@@ -17,7 +17,7 @@ from windtunnel.errors import UnsupportedError
 from windtunnel.seam.torch.compiled.answers import Answers, about
 from windtunnel.seam.torch.dispatch.generators import Emulated
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.operators.call import OpOverload
+from windtunnel.seam.torch.plans.call import OpOverload
 from windtunnel.seam.torch.tags import is_physically_meta
 
 Tensor = torch.Tensor

@@ -21,8 +21,9 @@ from windtunnel.machine.clock import HostThread
 from windtunnel.machine.device import Device
 from windtunnel.machine.machine import Cost
 from windtunnel.machine.stream import Stream
+from windtunnel.operators.card import CUBLAS, CUDNN
 from windtunnel.seam.torch.compiled.answers import Answers
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.state import cublas
 from windtunnel.seam.torch.state.kernel_buffers import choices
 from windtunnel.seam.torch.state.observers import VERBS
@@ -170,7 +171,7 @@ def _placed(result: Result, slots: list[Tag | None]) -> Place:
 
 
 def _choices(state: State) -> tuple[object, ...]:
-    return (state.tf32(False), state.tf32(True), *choices())
+    return (state.tf32(CUBLAS), state.tf32(CUDNN), *choices())
 
 
 class End:

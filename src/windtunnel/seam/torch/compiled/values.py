@@ -22,10 +22,9 @@ from windtunnel.seam.torch.compiled.answers import Answers, about, keyed, shape_
 from windtunnel.seam.torch.compiled.higher_order import EVALUATE, WITHOUT_WRAPPING, Context
 from windtunnel.seam.torch.dispatch.assumptions import KEEP_SHAPES, refusal
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.operators.call import Arguments, OpOverload
-from windtunnel.seam.torch.operators.halves import FULL, HALVES
-from windtunnel.seam.torch.operators.plan import tensors_in
-from windtunnel.seam.torch.operators.tables import BUILT_IN
+from windtunnel.seam.torch.plans.call import Arguments, OpOverload
+from windtunnel.seam.torch.plans.halves import FULL, HALVES
+from windtunnel.seam.torch.plans.plan import BUILT_IN, tensors_in
 from windtunnel.seam.torch.tags import device_of, is_physically_meta
 
 Tensor = torch.Tensor

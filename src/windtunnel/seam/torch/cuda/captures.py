@@ -15,9 +15,8 @@ from windtunnel.machine.memory.host_allocator import HostBlock
 from windtunnel.seam.torch.cuda.graph_memory import PoolBytes, bytes_of
 from windtunnel.seam.torch.dispatch.above import Above
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in, written_by
-from windtunnel.seam.torch.operators.tables import NO_KERNEL
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in, written_by
 from windtunnel.seam.torch.state.positions import Generator, Position
 from windtunnel.seam.torch.tags import FLOATING, Storage, Tag, attach, bytes_in, parts_of, storage_of, tag_of
 
@@ -26,8 +25,6 @@ C = torch._C
 to_capsule, from_capsule = C._to_dlpack, C._from_dlpack
 
 UNREGISTERED = "Attempt to increase offset for a CUDA generator not in capture mode."
-COPIES = frozenset({"aten::copy_", "aten::_to_copy"})
-"""Operators without a kernel of their own in the tables, which a replay runs all the same."""
 
 
 class Slot(NamedTuple):
@@ -116,7 +113,7 @@ class CaptureMode(Above):
             self._apart = before
         out = self._twins(out, given, {})
         on_device = any(tag_of(tensor).device >= 0 for tensor in tensors_in((*args, *kwargs.values(), out)))
-        if on_device and plan.name not in NO_KERNEL and (plan.kernel or plan.name in COPIES):
+        if on_device and plan.kernel:
             self._write_down(plan, func, args, kwargs, out, written)
         return out
 

@@ -13,10 +13,10 @@ import torch
 
 from windtunnel.gpus.gpu import Gpu
 from windtunnel.machine.device import Device
+from windtunnel.operators.card import CUBLAS, CUSOLVER
 from windtunnel.seam.cuda_driver import FIRST_PCI_BUS
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.cuda.streams import CUDA_TYPE
-from windtunnel.seam.torch.operators.tables import CUBLAS, CUSOLVER
 from windtunnel.seam.torch.scratch.cublaslt import lt_workspace_bytes
 from windtunnel.seam.torch.state import handles
 from windtunnel.seam.torch.state.state import State

@@ -22,9 +22,9 @@ from windtunnel.seam.torch.cuda.captures import CaptureMode, tensors_of, write_a
 from windtunnel.seam.torch.cuda.graph_memory import PoolBytes
 from windtunnel.seam.torch.dispatch import asserts
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.operators.call import Arguments, Keywords
-from windtunnel.seam.torch.operators.messages import cuda_error
-from windtunnel.seam.torch.operators.plan import tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Keywords
+from windtunnel.seam.torch.plans.messages import cuda_error
+from windtunnel.seam.torch.plans.plan import tensors_in
 from windtunnel.seam.torch.state.late import byte_range
 from windtunnel.seam.torch.state.order import written
 from windtunnel.seam.torch.state.positions import Generator, Position, Taken

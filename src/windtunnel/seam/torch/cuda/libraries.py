@@ -8,8 +8,8 @@ import torch.backends.cudnn.rnn
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.kernels.recurrent_space import RNN_MODES
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of
 

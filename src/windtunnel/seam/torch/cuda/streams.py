@@ -10,7 +10,7 @@ import torch
 from windtunnel.machine.stream import Event as MachineEvent
 from windtunnel.machine.stream import Stream as MachineStream
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.torch.operators.messages import cuda_error
+from windtunnel.seam.torch.plans.messages import cuda_error
 from windtunnel.seam.torch.state.state import State, StreamObject, stream_of
 from windtunnel.seam.torch.state.stream_ids import HANDLE_BASE, handle
 

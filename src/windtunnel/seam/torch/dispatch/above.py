@@ -8,8 +8,8 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from windtunnel.seam.torch.dispatch.mode import PLAIN, Dispatch
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Types
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Types
+from windtunnel.seam.torch.plans.plan import Plan
 
 
 class Above(TorchDispatchMode, ABC):

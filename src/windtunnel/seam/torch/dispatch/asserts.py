@@ -13,11 +13,11 @@ from functools import partial
 import torch
 
 from windtunnel.machine.stream import Stream
+from windtunnel.operators.card import stating
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler, hand_on
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.messages import cuda_error
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
-from windtunnel.seam.torch.operators.tables import ASSERTING
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.messages import cuda_error
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.tags import device_of
 from windtunnel.trace.operation import Note
 
@@ -118,7 +118,7 @@ def guarded(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, k
 
 def fail(dispatch: Dispatch, plan: Plan, error: Exception, stream: Stream, epoch: int) -> None:
     """Keep what work `epoch` of a stream found for the host's next wait; what CUDA raises at once is raised at once."""
-    if plan.name not in ASSERTING or not OF_VALUES.search(str(error)):
+    if not plan.card.asserts or not OF_VALUES.search(str(error)):
         raise error
     state = dispatch.state
     machine = state.machine
@@ -158,5 +158,5 @@ def _zeros(value: object) -> object:
 
 
 def beneath(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
-    """Handlers of the operators of `ASSERTING` that have none, and those of the others, which call `guarded` last."""
-    return {**dict.fromkeys(ASSERTING, guarded), **handlers}
+    """Handlers of the operators that assert and have none, and those of the others, which call `guarded` last."""
+    return {**dict.fromkeys(stating("asserts"), guarded), **handlers}

@@ -15,9 +15,9 @@ import torch
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.torch.dispatch import library_questions
-from windtunnel.seam.torch.dispatch.known import MOST, SOURCES, Known, fills_its_memory
-from windtunnel.seam.torch.operators.call import Arguments, Kernel, Keywords
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.dispatch.known import MOST, Known, fills_its_memory
+from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import FLOATING, HOST_TAG, Tag, is_physically_meta, storage_of, tag_of
 
@@ -59,6 +59,8 @@ GIVE_A_VALUE = "give the value to use with --assume VALUE (assume=VALUE in Pytho
 KEEP_SHAPES = "keep the shape (torch.where and masked_fill do, nonzero_static and `output_size` say how many)"
 
 Number = bool | int | float
+COPIES = ("aten::_to_copy", "aten::copy_")
+"""Operators that bring the host's values to a device."""
 UNARY = frozenset(f"aten::{name}" for name in ("logical_not", "bitwise_not", "any", "all", *SAME))
 ABSORBING = frozenset(f"aten::{name}" for name in ("mul", "logical_and", "bitwise_and", "__and__"))
 """Operators that make zero of zero and anything that is finite."""
@@ -83,7 +85,8 @@ class Assumptions:
         exact = self.exact
         name = plan.name.removesuffix("_")
         found = self._result(name, args, kwargs, out) if self.known or name in TELLING else None
-        made = exact.ran(plan, func, args, kwargs, out) if exact.any or plan.name in SOURCES else ()
+        may_begin = exact.any or plan.card.exact == "from shapes" or plan.name in COPIES
+        made = exact.ran(plan, func, args, kwargs, out) if may_begin else ()
         for tensor, values in zip(tensors_in((out,)), made, strict=False):
             if exact.can_keep(tensor):
                 exact.keep(self._placed(tensor, device), values, exact.guess)

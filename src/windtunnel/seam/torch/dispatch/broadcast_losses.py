@@ -15,8 +15,8 @@ import torch
 from torch.autograd.graph import Node
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler, hand_on
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of
 from windtunnel.trace.operation import Note

@@ -1,7 +1,6 @@
 """`torch.use_deterministic_algorithms(True)`: operators that CUDA computes in no fixed order raise, as on a GPU.
 
-The CPU's kernels are deterministic, so they would pass. The operators are those of the function's own documentation;
-the names in the texts are those of PyTorch's CUDA kernels (aten/src/ATen/native/cuda, `alertNotDeterministic`).
+The CPU's kernels are deterministic, so they would pass.
 """
 
 from __future__ import annotations
@@ -12,43 +11,11 @@ from functools import partial
 
 import torch
 
+from windtunnel.operators.card import stating
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler, hand_on
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.tags import device_of
-
-ALERTS = {
-    "aten::_adaptive_avg_pool2d_backward": "adaptive_avg_pool2d_backward_cuda",
-    "aten::_adaptive_avg_pool3d_backward": "adaptive_avg_pool3d_backward_cuda",
-    "aten::_ctc_loss_backward": "ctc_loss_backward_gpu",
-    "aten::_embedding_bag_backward": "embedding_bag_backward_cuda_max",
-    "aten::_embedding_bag_dense_backward": "embedding_bag_backward_cuda_max",
-    "aten::adaptive_max_pool2d_backward": "adaptive_max_pool2d_backward_cuda",
-    "aten::avg_pool3d_backward": "avg_pool3d_backward_cuda",
-    "aten::bincount": "_bincount_cuda",
-    "aten::fractional_max_pool2d_backward": "fractional_max_pool2d_backward_cuda",
-    "aten::fractional_max_pool3d_backward": "fractional_max_pool3d_backward_cuda",
-    "aten::grid_sampler_2d_backward": "grid_sampler_2d_backward_cuda",
-    "aten::grid_sampler_3d_backward": "grid_sampler_3d_backward_cuda",
-    "aten::histc": "_histc_cuda",
-    "aten::kthvalue": "kthvalue CUDA",
-    "aten::max_pool3d_with_indices_backward": "max_pool3d_with_indices_backward_cuda",
-    "aten::median": "median CUDA with indices output",
-    "aten::nanmedian": "median CUDA with indices output",
-    "aten::nll_loss2d_forward": "nll_loss2d_forward_out_cuda_template",
-    "aten::put": "put_",
-    "aten::put_": "put_",
-    "aten::reflection_pad1d_backward": "reflection_pad1d_backward_out_cuda",
-    "aten::reflection_pad2d_backward": "reflection_pad2d_backward_cuda",
-    "aten::reflection_pad3d_backward": "reflection_pad3d_backward_out_cuda",
-    "aten::replication_pad1d_backward": "replication_pad1d_backward_cuda",
-    "aten::replication_pad2d_backward": "replication_pad2d_backward_cuda",
-    "aten::replication_pad3d_backward": "replication_pad3d_backward_cuda",
-    "aten::upsample_bicubic2d_backward": "upsample_bicubic2d_backward_out_cuda",
-    "aten::upsample_bilinear2d_backward": "upsample_bilinear2d_backward_out_cuda",
-    "aten::upsample_linear1d_backward": "upsample_linear1d_backward_out_cuda",
-    "aten::upsample_trilinear3d_backward": "upsample_trilinear3d_backward_out_cuda",
-}
 
 MAXIMUM = 2
 """EmbeddingBag's mode "max"."""
@@ -75,8 +42,8 @@ RAISED = (
 
 
 def around(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
-    """Handlers of the operators of `ALERTS`: they look at the switch, then go on with the handler that there was."""
-    return {name: partial(_checked, handlers.get(name, hand_on)) for name in ALERTS}
+    """Handlers of the operators that alert: they look at the switch, then go on with the handler that there was."""
+    return {name: partial(_checked, handlers.get(name, hand_on)) for name in stating("alert")}
 
 
 def _checked(
@@ -85,7 +52,7 @@ def _checked(
     if torch.are_deterministic_algorithms_enabled() and any(device_of(t) >= 0 for t in tensors_in(args)):
         only = ONLY_WHEN.get(plan.name)
         if only is None or only(dict(zip(plan.names, args, strict=False)) | kwargs):
-            alert(ALERTS[plan.name])
+            alert(plan.card.alert)
     return inner(dispatch, plan, func, args, kwargs)
 
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import torch
 
-from windtunnel.seam.torch.operators import dtypes
-from windtunnel.seam.torch.operators.call import Arguments, OpOverload, Result
-from windtunnel.seam.torch.operators.dtypes import Dtypes
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.operators.classes import bare
+from windtunnel.seam.torch.plans import dtypes
+from windtunnel.seam.torch.plans.call import Arguments, OpOverload, Result
+from windtunnel.seam.torch.plans.dtypes import Dtypes
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.scratch.need import Row
-from windtunnel.seam.torch.scratch.silent import plain_name
 
 Limit = Callable[[torch.Tensor, torch.Tensor], None]
 """Looks at an operator's first argument and its result, and raises where CUDA's kernel refuses their sizes."""
@@ -39,7 +39,7 @@ class Deviations(NamedTuple):
         plan = Plan(func, self.run.get(func.name()))
         plan.run = self.layouts.get(func.name(), plan.run)
         if plan.kernel and plan.builtin:
-            plan.row = self.rows.get(plain_name(plan.name))
+            plan.row = self.rows.get(bare(plan.name))
         return plan
 
     def check(self, name: str, args: Arguments, out: Result) -> None:

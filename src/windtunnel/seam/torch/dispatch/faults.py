@@ -28,9 +28,9 @@ from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.dispatch.asserts import Failure
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.dispatch.observed import observe
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Types
-from windtunnel.seam.torch.operators.messages import cuda_error
-from windtunnel.seam.torch.operators.plan import tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Types
+from windtunnel.seam.torch.plans.messages import cuda_error
+from windtunnel.seam.torch.plans.plan import tensors_in
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of
 from windtunnel.trace.operation import Note

@@ -13,8 +13,8 @@ from typing import Self
 import torch
 
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.torch.operators.call import Arguments, Kernel, Keywords
-from windtunnel.seam.torch.operators.plan import RANDOM_STATE, Plan, tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords
+from windtunnel.seam.torch.plans.plan import RANDOM_STATE, Plan, tensors_in
 from windtunnel.seam.torch.state.positions import MASK, UNROLL, Generator, Position
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import CPU

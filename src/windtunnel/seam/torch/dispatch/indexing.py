@@ -14,13 +14,13 @@ from functools import partial
 
 import torch
 
+from windtunnel.operators.card import stating
 from windtunnel.seam.torch.dispatch.asserts import guarded
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.dispatch.moves import move, numbers
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.messages import device_name, two_devices
-from windtunnel.seam.torch.operators.plan import Plan
-from windtunnel.seam.torch.operators.tables import MASKABLE
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.messages import device_name, two_devices
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import CPU, FLOATING, is_physically_meta, tag_of
 
@@ -32,7 +32,11 @@ VMAP = "torch._functorch.vmap"
 
 def around(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
     """Handlers of the operators that index: they bring what is needed over, and go on with the handler there was."""
-    return {name: partial(_indexed, handlers.get(name, guarded)) for name in MASKABLE}
+    return {
+        name: partial(_indexed, handlers.get(name, guarded))
+        for name, when in stating("waits").items()
+        if when == "mask"
+    }
 
 
 def _indexed(
@@ -65,7 +69,7 @@ def _with_number(state: State, args: Arguments) -> Arguments:
 
 
 def brought(state: State, args: Arguments, device: int) -> tuple[object, ...]:
-    """The arguments of an operator of `tables.MASKABLE` with what lay on the host copied to `device`.
+    """The arguments of an operator that indexes with what lay on the host copied to `device`.
 
     Raises:
         RuntimeError: more than one value on the host shall be written, with PyTorch's text.

@@ -10,39 +10,13 @@ from collections.abc import Iterable
 
 import torch
 
-from windtunnel.seam.torch.operators.call import Arguments, Kernel, Keywords
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.tags import is_physically_meta, storage_of, tag_of
 
 Tensor = torch.Tensor
 MOST = 1 << 16
 """Elements: the tokens of a large batch. What is larger decides nothing, and would cost time."""
-FACTORIES = frozenset(
-    f"aten::{name}"
-    for name in (
-        "arange", "full", "full_like", "new_full", "new_ones", "new_zeros", "ones", "ones_like", "scalar_tensor",
-        "zeros", "zeros_like",
-    )
-)  # fmt: skip
-"""Operators whose result follows from numbers and shapes."""
-LIKE = frozenset(name for name in FACTORIES if name.endswith("_like") or name.startswith("aten::new_"))
-"""Those that take the shape from a tensor, whatever its values."""
-EXACT = FACTORIES | {
-    f"aten::{name}"
-    for name in (
-        "__and__", "__or__", "_to_copy", "abs", "add", "all", "amax", "amin", "any", "argmax", "argmin", "argsort",
-        "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bucketize", "cat", "clamp", "clone", "copy_",
-        "count_nonzero", "cumsum", "diff", "eq", "fill_", "flip", "floor_divide", "fmod", "gather", "ge", "gt", "index",
-        "index_select", "isin", "le", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "masked_fill",
-        "max", "maximum", "min", "minimum", "mul", "ne", "neg", "remainder", "roll", "rsub", "scatter", "sort", "stack",
-        "sub", "sum", "topk", "tril", "triu", "where", "zero_", "index_put_",
-    )
-}  # fmt: skip
-"""Operators that are run on what is known too; those that write their first argument as well."""
-
-
-SOURCES = FACTORIES | {"aten::_to_copy", "aten::copy_"}
-"""Operators that can make something known where nothing was."""
 
 
 class Known:
@@ -116,14 +90,14 @@ class Known:
 
     def _taken(self, plan: Plan, args: Arguments, kwargs: Keywords) -> list[object] | None:
         """An operator's arguments with values in them; None where it is none of ours, or one is unknown."""
-        if plan.name.removesuffix("_") not in EXACT and plan.name not in EXACT:
+        if not plan.card.exact:
             return None
         if any(isinstance(value, Tensor) for value in kwargs.values()):
             return None
         taken: list[object] = []
         for place, value in enumerate(args):
             found = self._valued(value)
-            if place == 0 and found is None and plan.name in LIKE and isinstance(value, Tensor):
+            if place == 0 and found is None and plan.card.exact == "from shapes" and isinstance(value, Tensor):
                 found = torch.empty(value.shape, dtype=value.dtype)
             if found is None and value is not None:
                 return None

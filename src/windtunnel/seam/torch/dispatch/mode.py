@@ -19,10 +19,11 @@ from windtunnel.seam.torch.dispatch.deviations import Deviations
 from windtunnel.seam.torch.dispatch.generators import draw
 from windtunnel.seam.torch.dispatch.gradients import meet, return_to_host
 from windtunnel.seam.torch.dispatch.parts import HigherOrderPlan, composite, tensorless
-from windtunnel.seam.torch.operators import messages
-from windtunnel.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload, Result, Types
-from windtunnel.seam.torch.operators.plan import (
+from windtunnel.seam.torch.plans import messages
+from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords, OpOverload, Result, Types
+from windtunnel.seam.torch.plans.plan import (
     Plan,
+    allocates_results_only,
     common_device,
     disorder,
     numbers_as_tensors,
@@ -34,7 +35,6 @@ from windtunnel.seam.torch.operators.plan import (
     tensors_in,
     written_by,
 )
-from windtunnel.seam.torch.scratch.silent import silent
 from windtunnel.seam.torch.state import blank, cublas, handles
 from windtunnel.seam.torch.state.positions import Generator
 from windtunnel.seam.torch.state.state import VIEW_NS, State
@@ -141,8 +141,9 @@ class Dispatch(TorchDispatchMode):
             plan.handler = composite
         if plan.handler is None and (kinds := without_kernel.missing(func)):
             plan.handler = partial(without_kernel.refuse, kinds)
-        plan.memory = plan.row is not None or not silent(plan, func)
-        special = plan.math or plan.library or plan.memory or plan.synchronizes or plan.maskable
+        plan.memory = plan.row is not None or not allocates_results_only(plan)
+        known = plan.card
+        special = known.tf32 or known.library or plan.memory or known.waits in ("always", "mask")
         plan.simple = plan.kernel and not special and plan.mutated in NONE_OR_FIRST and not plan.lists
         plan.direct = plan.handler is None and not plan.factory and not plan.looks
         return plan
@@ -261,7 +262,7 @@ class Dispatch(TorchDispatchMode):
         if plan.factory or "device" in kwargs or "pin_memory" in kwargs:
             return self.create(plan, func, args, kwargs, device)
         if device < 0:
-            if device == CPU and not plan.exempt:
+            if device == CPU and not plan.card.anywhere:
                 self.settle(floating)
                 floating = []
             return self.on_host(
@@ -343,7 +344,7 @@ class Dispatch(TorchDispatchMode):
         device = NOWHERE
         floating: list[Tensor] = []
         numbers: list[Tensor] = []
-        host = plan.host_arguments
+        known = plan.card
         for name, value in (*zip(plan.names, args, strict=False), *kwargs.items()):
             for tensor in tensors_in((value,)):
                 found = tag_of(tensor).device
@@ -352,13 +353,13 @@ class Dispatch(TorchDispatchMode):
                 elif found == device:
                     continue
                 elif found == CPU and (
-                    (tensor.dim() == 0 and not plan.checked and name not in plan.written) or (host and name in host)
+                    (tensor.dim() == 0 and not plan.checked and name not in plan.written) or name in known.host
                 ):
                     if tensor.requires_grad:
                         numbers.append(tensor)
-                elif device == NOWHERE or (device == CPU and plan.exempt):
+                elif device == NOWHERE or (device == CPU and known.anywhere):
                     device = found  # what came before lay on the host, which such an operator allows
-                elif not (plan.exempt or tensor.is_meta or (plan.name in ADDITIONS and meet(args))):
+                elif not (known.anywhere or tensor.is_meta or (plan.name in ADDITIONS and meet(args))):
                     raise messages.mismatch(plan, func, args, kwargs)
         for tensor in numbers if device >= 0 else ():
             return_to_host(tensor)
@@ -451,7 +452,8 @@ class Dispatch(TorchDispatchMode):
         if not plan.kernel:
             self.local.host.now_ns += self.machine.devices[device].cost.empty_ns if plan.empty else VIEW_NS
             return
-        if plan.library:
+        known = plan.card
+        if known.library:
             handles.use(self.state, plan, device, args, kwargs)
         if key is None:
             key = [plan]
@@ -461,8 +463,9 @@ class Dispatch(TorchDispatchMode):
             if plan.attributes:
                 key += [str(value) for value in args if next(tensors_in((value,)), None) is None]
             key += [disorder(args, out)] if plan.ordered else ()
-        tf32 = self.state.tf32(plan.convolves) if plan.math else 0
-        if plan.math:
+        tf32 = False
+        if known.tf32:
+            tf32 = self.state.tf32(known.tf32)
             key += [tf32, plan.layout and plan.layout(args)]
         name = (*key, device)
         cost = self.costs.get(name)
@@ -474,7 +477,7 @@ class Dispatch(TorchDispatchMode):
             machine.first_use(self.local.host, machine.devices[device], plan.name)
         local, state = self.local, self.state
         stream = local.streams[device]
-        if plan.blas:
+        if known.workspace:
             cublas.use(state, plan.name, device, stream.index)
         if machine.watching:
             if machine.concurrent:
@@ -484,11 +487,11 @@ class Dispatch(TorchDispatchMode):
             state.order.accesses(plan, args, kwargs, out, stream, site)
         else:
             machine.launch(local.host, stream, cost)
-            if plan.writes:
+            if plan.written or known.hidden_writes:
                 state.order.unwatched(written_by(plan, args, kwargs), stream)
         if plan.memory:
             state.kernels.run(plan, args, kwargs, out, machine.devices[device], local.streams[device], name)
-        if plan.synchronizes or (plan.maskable and selects(args)):
+        if known.waits == "always" or (known.waits == "mask" and selects(args)):
             machine.synchronize_stream(local.host, stream, plan.name, state.site())
             state.synchronized(plan.name, stream)
 

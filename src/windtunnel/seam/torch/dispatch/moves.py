@@ -15,9 +15,9 @@ from windtunnel.machine.order import Access
 from windtunnel.machine.stream import Recording, Stream
 from windtunnel.seam.torch.dispatch import fake
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
-from windtunnel.seam.torch.operators.messages import device_name
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.messages import device_name
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.scratch.copy_memory import between, staging
 from windtunnel.seam.torch.state import blank
 from windtunnel.seam.torch.state.late import byte_range

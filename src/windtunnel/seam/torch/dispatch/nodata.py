@@ -18,9 +18,9 @@ from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.dispatch.moves import fetch, local_scalar
 from windtunnel.seam.torch.dispatch.shape_functions import SHAPES
 from windtunnel.seam.torch.dispatch.shapes import Memory, memory_for
-from windtunnel.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload, Result
-from windtunnel.seam.torch.operators.convolutions import OPERANDS, laid_out
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.convolutions import OPERANDS, laid_out
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import (
     FLOATING,

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import torch
 
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.state.state import State
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable
 
 import torch
 
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.tags import HOST_TAG, is_physically_meta, storage_of
 
 Tensor = torch.Tensor

@@ -19,9 +19,8 @@ from windtunnel.machine.order import knows
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.torch.dispatch.above import Above
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
-from windtunnel.seam.torch.operators.tables import NO_KERNEL, WRITES_ONLY
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.state.order import current_node
 from windtunnel.seam.torch.tags import Storage, Tag, bytes_in, storage_of, tag_of
 
@@ -51,7 +50,7 @@ class StaleMode(Above):
         written = [args[i] for i in plan.mutated if i < len(args)]
         written += [kwargs[name] for name in plan.mutated_keywords if name in kwargs]
         targets = _storages(written)
-        skipped = 1 if plan.name in WRITES_ONLY else 0
+        skipped = 1 if plan.card.access == "writes" else 0
         newer = self._turn_back(_storages((*args[skipped:], *kwargs.values())), targets)
         before = {tag: _bytes(storage).clone() for tag, storage in targets.items()}
         try:
@@ -65,7 +64,7 @@ class StaleMode(Above):
                 # What shares an argument's memory is not new, whatever the schema says (`_unsafe_view`).
                 if tag in given or tag in self.writes:
                     continue
-                if plan.name in NO_KERNEL:
+                if not plan.card.launches:
                     _bytes(storage).zero_()
                 else:
                     before[tag] = torch.zeros(storage.nbytes(), dtype=torch.uint8, device="cpu")

@@ -20,7 +20,7 @@ import torch
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.sites import OURS
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result, Types
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result, Types
 from windtunnel.seam.torch.state.state import State
 
 if TYPE_CHECKING:

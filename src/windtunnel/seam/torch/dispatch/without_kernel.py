@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from windtunnel.seam.torch.dispatch.parts import Mode
-from windtunnel.seam.torch.operators import native_functions
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.messages import no_kernel
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans import native_functions
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.messages import no_kernel
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.tags import device_of
 
 OURS = frozenset(

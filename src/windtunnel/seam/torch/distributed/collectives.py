@@ -29,8 +29,8 @@ from windtunnel.seam.torch.distributed.values import (
     truth,
 )
 from windtunnel.seam.torch.distributed.work import CALLS
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.tags import CPU, FLOATING, VERSION, tag_of
 
 Tensor = torch.Tensor

@@ -11,8 +11,8 @@ from windtunnel.seam.torch.distributed.groups import Group, Groups, Queued
 from windtunnel.seam.torch.distributed.nodata import lacks_values, with_values
 from windtunnel.seam.torch.distributed.values import REDUCING, carried, check, delivered, divided, each, truth
 from windtunnel.seam.torch.distributed.work import CALLS
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.tags import CPU, is_physically_meta, tag_of
 
 MOST_PENDING = 4096

@@ -34,7 +34,7 @@ from windtunnel.seam.torch.distributed.watch import Watch
 from windtunnel.trace.operation import Signature
 
 if TYPE_CHECKING:
-    from windtunnel.seam.torch.operators.call import Arguments, Keywords
+    from windtunnel.seam.torch.plans.call import Arguments, Keywords
     from windtunnel.seam.torch.state.ranks import Carrier
     from windtunnel.seam.torch.state.state import State
 

@@ -25,8 +25,8 @@ from windtunnel.seam.torch.distributed.groups import NS, Group, Groups, Queued
 from windtunnel.seam.torch.distributed.nodata import lacks_values, token, with_values
 from windtunnel.seam.torch.distributed.values import check
 from windtunnel.seam.torch.distributed.work import CALLS
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.tags import CPU, VERSION
 from windtunnel.trace.operation import Signature
 

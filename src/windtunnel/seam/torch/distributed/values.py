@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from windtunnel.seam.torch.operators.call import Arguments, Keywords
+from windtunnel.seam.torch.plans.call import Arguments, Keywords
 
 if TYPE_CHECKING:
     from windtunnel.seam.torch.state.ranks import Carrier

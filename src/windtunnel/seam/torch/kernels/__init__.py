@@ -14,7 +14,7 @@ has under these names, each of which it may leave out:
     LIMITS       by operator: what refuses sizes that the kernel does not take
     patches      a function: the names of PyTorch that are replaced
 
-What is known of operators by the hundred stands in tables: `scratch.native`, `operators.tables`, `operators.dtypes`. An
+What is known of operators by the hundred stands on their cards (`windtunnel.operators`) and in `scratch.native`. An
 operator has one entry of each kind: two are an error that names both files.
 """
 
@@ -26,7 +26,7 @@ from typing import Any
 
 from windtunnel.seam.torch import registry
 from windtunnel.seam.torch.dispatch.deviations import Deviations
-from windtunnel.seam.torch.operators import dtypes
+from windtunnel.seam.torch.plans import dtypes
 from windtunnel.seam.torch.scratch import native
 from windtunnel.seam.torch.scratch.rows import by_name
 

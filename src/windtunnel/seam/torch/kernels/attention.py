@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.kernels import attention_checks as checks
 from windtunnel.seam.torch.kernels import attention_choice as choice
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.state.positions import MASK, MIXER
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import VERSION, device_of, disable_torch_function

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from windtunnel.gpus.gpu import Gpu
-from windtunnel.seam.torch.operators.halves import HALVES
+from windtunnel.seam.torch.plans.halves import HALVES
 from windtunnel.seam.torch.tags import VERSION
 
 C = torch._C

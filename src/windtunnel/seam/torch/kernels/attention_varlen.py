@@ -20,9 +20,9 @@ from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.kernels import attention
 from windtunnel.seam.torch.kernels import attention_choice as choice
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
-from windtunnel.seam.torch.operators.halves import HALVES
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.halves import HALVES
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of
 

@@ -17,12 +17,11 @@ from typing import Any
 
 import torch
 
+from windtunnel.operators.card import card, stating
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.torch.kernels import autocast_lists as lists
 from windtunnel.seam.torch.kernels import recurrent
-from windtunnel.seam.torch.kernels.autocast_lists import Cast
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.plan import tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Cast, Keywords, OpOverload
+from windtunnel.seam.torch.plans.plan import tensors_in
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import ORDINARY, device_of, disable_torch_function, tag_of
 
@@ -32,6 +31,19 @@ KEY, CUDA_KEY = "AutocastCPU", "AutocastCUDA"
 """PyTorch's build for the CPU has CUDA's kernels of autocast too: an operator that has none is not on CUDA's lists."""
 KEYS = C.DispatchKeySet(C.DispatchKey.AutocastCPU)
 Rule = Callable[[Cast, OpOverload, Arguments, Keywords, torch.dtype], object]
+
+APPENDED = {"norm.Scalar": "ScalarOpt_dtype", "norm.ScalarOpt_dim": "ScalarOpt_dim_dtype"}
+"""Overloads that autocast calls another one for, which takes the result's type, float32, and converts nothing before
+(AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE)."""
+OURS = frozenset({"aten::_cudnn_rnn"})
+"""Operators that we run on CUDA's lists, and that PyTorch's build for the CPU has no kernel of autocast for."""
+BANNED_TEXT = (
+    "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
+    "Many models use a sigmoid layer right before the binary cross entropy layer.\n"
+    "In this case, combine the two layers using torch.nn.functional.binary_cross_entropy_with_logits\n"
+    "or torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and BCEWithLogits are\n"
+    "safe to autocast."
+)
 
 
 class Switches(threading.local):
@@ -100,15 +112,14 @@ class Autocast:
                     self.library = self._registered()
 
     def _registered(self) -> torch.library.Library:
-        known = [name for name in C._dispatch_get_all_op_names() if name.startswith("aten::")]
-        on_cuda = {name for name in known if _has(name, CUDA_KEY)} | lists.OURS
-        of_cpu = [name for name in known if _has(name, KEY) and name not in on_cuda]
+        names = [name for name in C._dispatch_get_all_op_names() if name.startswith("aten::")]
+        on_cuda = {name for name in names if _has(name, CUDA_KEY)} | OURS
+        of_cpu = [name for name in names if _has(name, KEY) and name not in on_cuda]
         library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for names, rule in RULES:
-                for name in names:
-                    self._register(library, name, rule, on_cuda)
+            for name, rule in stating("autocast").items():
+                self._register(library, name.removeprefix("aten::"), RULES[rule], on_cuda)
             for name in of_cpu:
                 func = _overload(name)
                 library.impl(name.removeprefix("aten::"), self._kernel(func, _rule_on_cpu(func), False), KEY)
@@ -238,7 +249,7 @@ def _result(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dty
 
 
 def _appended(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> object:
-    other = lists.APPENDED.get(f"{func._opname}.{func._overloadname}")
+    other = APPENDED.get(f"{func._opname}.{func._overloadname}")
     if other is None or args[0].dtype == torch.float64:
         return func(*args, **kwargs)
     given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
@@ -252,24 +263,24 @@ def _promote(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dt
 
 
 def _ban(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> object:
-    raise RuntimeError(lists.BANNED_TEXT)
+    raise RuntimeError(BANNED_TEXT)
 
 
 def _rule_on_cpu(func: OpOverload) -> Rule:
     """The rule of an operator that only the CPU's lists have."""
-    name = func._opname
-    return _lower if name in lists.LOWER_ON_CPU else _promote if name in lists.PROMOTE_ON_CPU else _float32
+    return RULES.get(card(func.name()).autocast_cpu, _float32)
 
 
-RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
-    (lists.LOWER_PRECISION, _lower),
-    (lists.FLOAT32, _float32),
-    (lists.FLOAT32_RESULT, _result),
-    (("norm",), _appended),
-    (lists.PROMOTE, _promote),
-    (lists.BANNED, _ban),
-    (("_cudnn_rnn",), recurrent.autocast_rule),
-)
+RULES: dict[str, Rule] = {
+    "lower": _lower,
+    "float32": _float32,
+    "result": _result,
+    "append": _appended,
+    "promote": _promote,
+    "ban": _ban,
+    "recurrent": recurrent.autocast_rule,
+}
+"""What the cards of operators name: on CUDA `autocast`, on the CPU `autocast_cpu`."""
 
 
 def patches(state: State) -> list[Patch]:

@@ -15,9 +15,9 @@ from collections.abc import Callable
 import torch
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.halves import HALVES, wide
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.halves import HALVES, wide
+from windtunnel.seam.torch.plans.plan import Plan
 
 Tensor = torch.Tensor
 stock = torch.ops.aten.native_batch_norm.default._op

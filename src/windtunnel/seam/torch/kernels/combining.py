@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from windtunnel.seam.torch.dispatch.asserts import guarded
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.dtypes import INTEGERS, REAL, refusal
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.dtypes import INTEGERS, REAL, refusal
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.tags import device_of
 
 FROM_TENSOR, FROM_NUMBER = "cuda_scatter_gather_base_kernel_func", "cuda_scatter_fill_base_kernel_reduce_multiply"

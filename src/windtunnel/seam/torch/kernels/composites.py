@@ -18,8 +18,8 @@ from windtunnel.seam.torch.dispatch import jit_trace
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.dispatch.parts import COMPOSITE, restore_dispatch_keys
 from windtunnel.seam.torch.dispatch.parts import composite as apart
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import TRACED, device_of
 

@@ -15,8 +15,8 @@ from itertools import product
 
 import torch
 
-from windtunnel.seam.torch.operators.dtypes import CUDNN, FLOATING
-from windtunnel.seam.torch.operators.halves import in_float32
+from windtunnel.seam.torch.plans.dtypes import CUDNN, FLOATING
+from windtunnel.seam.torch.plans.halves import in_float32
 from windtunnel.seam.torch.scratch.need import NOTHING, Call, Need, Row, size_of
 from windtunnel.seam.torch.tags import disable_torch_function
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.tags import device_of
 
 DRIVERS = ("gesvd", "gesvdj", "gesvda")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from windtunnel.seam.torch.kernels.substitutes import Kernel, substituted
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
 from windtunnel.seam.torch.scratch.native import LONG, NATIVE, accumulator
 from windtunnel.seam.torch.scratch.need import NOTHING, Call, Need, Row
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable
 import torch
 
 from windtunnel.machine.plan_cache import PlanCache
+from windtunnel.operators.card import CUFFT
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.plan import Plan
-from windtunnel.seam.torch.operators.tables import CUFFT
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.standins import StandIn, public
 from windtunnel.seam.torch.state import handles
 from windtunnel.seam.torch.state.state import State

@@ -14,9 +14,9 @@ import torch
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Listed, hand_on
 from windtunnel.seam.torch.dispatch.parts import restore_dispatch_keys
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.messages import device_name
-from windtunnel.seam.torch.operators.plan import Plan, common_device, tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.messages import device_name
+from windtunnel.seam.torch.plans.plan import Plan, common_device, tensors_in
 from windtunnel.seam.torch.tags import (
     NOWHERE,
     ORDINARY,

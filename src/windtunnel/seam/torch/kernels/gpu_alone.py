@@ -1,8 +1,6 @@
 """Operators whose kernels PyTorch has for CUDA and not for the CPU, and that nothing here computes.
 
-They are those of native_functions.yaml (PyTorch 2.13) with CUDA under `dispatch:` and neither CPU nor a composite, less
-those that files of `kernels/` compute. A GPU runs them, so they are refused with an error of ours, not with PyTorch's
-"Could not run".
+A GPU runs them, so they are refused with an error of ours, not with PyTorch's "Could not run".
 """
 
 from __future__ import annotations
@@ -10,47 +8,23 @@ from __future__ import annotations
 import torch
 
 from windtunnel.errors import UnsupportedError
+from windtunnel.operators.card import stating
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.tags import device_of
 
-SPARSE_24 = "keep the weight dense where there is no GPU"
-PACKED = "keep the weight in floating point where there is no GPU"
-FUSED = "compute it by PyTorch's ordinary functions where there is no GPU"
+INSTEAD = {
+    "sparse": "keep the weight dense where there is no GPU",
+    "packed": "keep the weight in floating point where there is no GPU",
+    "fused": "compute it by PyTorch's ordinary functions where there is no GPU",
+}
+"""What a program can do instead, by what the cards of such operators say."""
 
 BLOCK_SCALES = {getattr(torch, name, None) for name in ("float8_e8m0fnu", "float8_e4m3fn")} - {None}
 """The types that MX and NVFP4 scales have, as far as this PyTorch knows them."""
 ROW_WISE = 1
 """ScalingType.RowWise; every greater number is a recipe of blocks."""
-
-GPU_ALONE = {
-    **dict.fromkeys(
-        (
-            "aten::_cslt_compress", "aten::_cslt_sparse_mm", "aten::_cslt_sparse_mm_search",
-            "aten::_sparse_semi_structured_tile", "aten::_sparse_semi_structured_apply",
-            "aten::_sparse_semi_structured_apply_dense", "aten::_sparse_semi_structured_linear",
-            "aten::_sparse_semi_structured_mm", "aten::_sparse_semi_structured_addmm",
-            "aten::_to_sparse_semi_structured",
-        ),
-        SPARSE_24,
-    ),
-    **dict.fromkeys(
-        ("aten::_convert_weight_to_int4pack", "aten::_weight_int4pack_mm", "aten::_mixed_dtypes_linear"), PACKED
-    ),
-    **dict.fromkeys(
-        (
-            "aten::_fused_dropout", "aten::_masked_scale", "aten::_philox_key_split", "aten::_philox_key_fold_in",
-            "aten::_philox_normal_", "aten::_philox_uniform_", "aten::_thnn_fused_lstm_cell",
-            "aten::_thnn_fused_lstm_cell_backward_impl", "aten::_thnn_fused_gru_cell",
-            "aten::_thnn_fused_gru_cell_backward", "aten::conv_depthwise3d", "aten::cudnn_convolution_relu",
-            "aten::cudnn_convolution_add_relu", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2",
-            "aten::_cudnn_attention_forward", "aten::_cudnn_attention_backward",
-        ),
-        FUSED,
-    ),
-}  # fmt: skip
-"""By operator: what a program can do instead."""
 
 
 def refuse(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
@@ -58,7 +32,7 @@ def refuse(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kw
     if not dispatch.state.no_data and any(device_of(tensor) >= 0 for tensor in tensors_in((*args, *kwargs.values()))):
         raise UnsupportedError(
             f"PyTorch has a kernel for {plan.name} only on GPUs, so its values cannot be computed here: "
-            f"{GPU_ALONE[plan.name]}"
+            f"{INSTEAD[plan.card.gpu_alone]}"
         )
     return dispatch.general(plan, func, args, kwargs)
 
@@ -89,5 +63,7 @@ def _scales_of_blocks(args: Arguments) -> bool:
     return blocks > 1 and shapes[0][-1:] == (blocks,) and shapes[1][:1] == (blocks,)
 
 
-HANDLERS = dict.fromkeys(GPU_ALONE, refuse) | dict.fromkeys(("aten::_scaled_mm", "aten::_scaled_mm_v2"), scaled_product)
+HANDLERS = dict.fromkeys(stating("gpu_alone"), refuse) | dict.fromkeys(
+    ("aten::_scaled_mm", "aten::_scaled_mm_v2"), scaled_product
+)
 """Operators that PyTorch computes on GPUs alone, or with some arguments."""

@@ -13,41 +13,17 @@ from typing import Any
 import torch
 from torch._prims_common.wrappers import _maybe_resize_out
 
+from windtunnel.operators.card import stating
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.kernels.substitutes import Kernel, substituted
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
-from windtunnel.seam.torch.operators.halves import HALVES, narrow, wide
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.halves import HALVES, narrow, wide
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.tags import device_of
 
 Tensor = torch.Tensor
 TINY = torch.finfo(torch.float32).eps / 2
 """The least that CUDA's exponential distribution gives for a rate of 1 (aten/src/ATen/core/TransformationHelper.h)."""
-
-WIDENED = (
-    "aten::_upsample_bilinear2d_aa",
-    "aten::_upsample_bilinear2d_aa_backward",
-    "aten::avg_pool3d",
-    "aten::avg_pool3d_backward",
-    "aten::embedding_dense_backward",
-    "aten::grid_sampler_2d",
-    "aten::grid_sampler_2d_backward",
-    "aten::grid_sampler_3d",
-    "aten::grid_sampler_3d_backward",
-    "aten::multi_margin_loss",
-    "aten::multi_margin_loss_backward",
-    "aten::multilabel_margin_loss_forward",
-    "aten::multilabel_margin_loss_backward",
-    "aten::polygamma",
-    "aten::round",
-    "aten::round_",
-    "aten::rrelu_with_noise",
-    "aten::rrelu_with_noise_",
-    "aten::smooth_l1_loss",
-    "aten::smooth_l1_loss_backward",
-    "aten::trace",
-)
-"""Operators that are computed in float32."""
 
 PLAIN = frozenset({torch.ops.aten.round.default, torch.ops.aten.round_.default, torch.ops.aten.round.out})
 """Their overloads that the CPU has: only rounding to decimals is missing."""
@@ -99,6 +75,6 @@ def exponential(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Argument
     return out
 
 
-_HANDLERS, VALUES = substituted(WIDENED, _kernel)
+_HANDLERS, VALUES = substituted(stating("widened"), _kernel)
 HANDLERS = {**_HANDLERS, "aten::exponential_": exponential}
 """Operators with handlers of their own; `VALUES` computes them in a replay."""

@@ -10,9 +10,9 @@ import torch
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.dispatch.moves import fetch
 from windtunnel.seam.torch.kernels.substitutes import Kernel, substituted
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
-from windtunnel.seam.torch.operators.dtypes import INTEGERS, WIDE
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.dtypes import INTEGERS, WIDE
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.tags import device_of
 
 Tensor = torch.Tensor

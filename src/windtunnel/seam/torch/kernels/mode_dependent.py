@@ -24,9 +24,9 @@ from torch.autograd.forward_ad import unpack_dual
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.dispatch.parts import COMPOSITE, restore_dispatch_keys
 from windtunnel.seam.torch.kernels.composite_checks import beside
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.messages import two_devices
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.messages import two_devices
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import FLOATING, device_of
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.dispatch.moves import move
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.tags import CPU, device_of
 
 DEVICE = 3

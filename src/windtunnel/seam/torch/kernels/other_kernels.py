@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from windtunnel.seam.torch.kernels.complex_half import in_complex64
-from windtunnel.seam.torch.operators.dtypes import REAL, refusal
+from windtunnel.seam.torch.plans.dtypes import REAL, refusal
 
 aten = torch.ops.aten
 Tensor = torch.Tensor

@@ -18,9 +18,9 @@ import torch
 from torch._prims_common.wrappers import _maybe_resize_out as resized
 
 from windtunnel.seam.torch.kernels.substitutes import Kernel, substituted
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
-from windtunnel.seam.torch.operators.dtypes import FLOATING
-from windtunnel.seam.torch.operators.halves import HALVES, in_float32
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.dtypes import FLOATING
+from windtunnel.seam.torch.plans.halves import HALVES, in_float32
 from windtunnel.seam.torch.scratch.cublaslt import LT_UNIFIED, addmm
 from windtunnel.seam.torch.scratch.need import Row
 

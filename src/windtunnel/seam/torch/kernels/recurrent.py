@@ -17,12 +17,11 @@ import torch
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.dispatch.parts import COMPOSITE
-from windtunnel.seam.torch.kernels.autocast_lists import Cast
 from windtunnel.seam.torch.kernels.recurrent_space import LSTM, Pieces, pieces
 from windtunnel.seam.torch.kernels.recurrent_values import MODES, backward_values, forward_values, named, shapes
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.messages import device_name
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Cast, Keywords, OpOverload
+from windtunnel.seam.torch.plans.messages import device_name
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import CPU, FLOATING, device_of, disable_torch_function, storage_of, tag_of
 from windtunnel.seam.torch.type_names import scalar_type

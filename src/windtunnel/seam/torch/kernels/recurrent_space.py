@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from windtunnel.seam.torch.operators.call import Keywords
+from windtunnel.seam.torch.plans.call import Keywords
 from windtunnel.seam.torch.scratch.need import Call, Need, Row, size_of
 
 RNN_MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}

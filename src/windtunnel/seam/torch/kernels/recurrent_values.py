@@ -10,8 +10,8 @@ import torch
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.dispatch.parts import COMPOSITE
 from windtunnel.seam.torch.kernels.recurrent_space import RNN_MODES, pieces, reserve_bytes
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.state.positions import MASK, MIXER
 from windtunnel.seam.torch.tags import disable_torch_function
 

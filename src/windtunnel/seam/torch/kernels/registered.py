@@ -14,9 +14,8 @@ import torch
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.plan import registered, tensors_in
-from windtunnel.seam.torch.operators.tables import BUILT_IN
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.plan import BUILT_IN, registered, tensors_in
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of
 

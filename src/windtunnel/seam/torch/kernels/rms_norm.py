@@ -15,8 +15,8 @@ import torch
 from windtunnel.seam.torch.dispatch.parts import COMPOSITE
 from windtunnel.seam.torch.kernels.registered_gradients import ON_CUDA, Key, Keys
 from windtunnel.seam.torch.kernels.substitutes import Kernel, substituted
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
-from windtunnel.seam.torch.operators.halves import narrow, wide
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.halves import narrow, wide
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of
 

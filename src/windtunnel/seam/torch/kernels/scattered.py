@@ -11,8 +11,8 @@ import torch
 
 from windtunnel.seam.torch.dispatch.asserts import guarded
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.plan import Plan
 
 aten = torch.ops.aten
 SCATTERING = frozenset({"GatherBackward0", "IndexBackward0", "IndexSelectBackward0", "TakeBackward0"})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.messages import device_name
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.messages import device_name
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.tags import device_of
 from windtunnel.seam.torch.type_names import scalar_type
 

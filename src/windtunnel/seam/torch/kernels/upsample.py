@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from windtunnel.seam.torch.operators.dtypes import REAL
+from windtunnel.seam.torch.plans.dtypes import REAL
 
 Tensor = torch.Tensor
 MOST_THREADS = 512

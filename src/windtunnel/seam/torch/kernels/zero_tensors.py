@@ -10,8 +10,8 @@ import torch
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.dispatch.parts import restore_dispatch_keys
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.plan import Plan
 
 
 def scaled(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:

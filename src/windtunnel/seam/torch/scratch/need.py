@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 from windtunnel.gpus.gpu import Gpu
-from windtunnel.seam.torch.operators.call import Arguments, Keywords
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Keywords
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 
 
 class Need(NamedTuple):

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from windtunnel.seam.torch.operators import tables
-from windtunnel.seam.torch.operators.call import Arguments, Keywords
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.operators.card import CUBLAS, CUDNN, CUFFT, CUSOLVER
+from windtunnel.seam.torch.plans.call import Arguments, Keywords
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 
 if TYPE_CHECKING:
     from windtunnel.seam.torch.state.state import State
 
 REFUSED = {
-    tables.CUBLAS: "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
-    tables.CUDNN: "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
-    tables.CUSOLVER: (
+    CUBLAS: "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+    CUDNN: "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    CUSOLVER: (
         "cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR, when calling `cusolverDnCreate(handle)`. If you keep seeing "
         "this error, you may use `torch.backends.cuda.preferred_linalg_library()` to try linear algebra operators with "
         "other supported backends. See "
         "https://pytorch.org/docs/stable/backends.html#torch.backends.cuda.preferred_linalg_library"
     ),
-    tables.CUFFT: "cuFFT error: CUFFT_INTERNAL_ERROR",
+    CUFFT: "cuFFT error: CUFFT_INTERNAL_ERROR",
 }
 """What each library says in a capture, in a RuntimeError: cuFFT of a new plan, the others of a new handle."""
 
@@ -38,13 +38,13 @@ OPERANDS = 3
 
 def use(state: State, plan: Plan, index: int, args: Arguments, kwargs: Keywords) -> None:
     """An operator takes its library's handle; raises the library's error where that must be made during a capture."""
-    library = plan.library
-    if library is None or (index, library, state.memory.handle()) in state.memory.handles:
+    library: str | None = plan.card.library
+    if not library or (index, library, state.memory.handle()) in state.memory.handles:
         return
     operands = list(islice(tensors_in((*args, *kwargs.values())), OPERANDS))
-    if not all(tensor.numel() for tensor in operands) or (plan.name in tables.ONE_MATRIX and operands[0].dim() > 2):
+    if not all(tensor.numel() for tensor in operands) or (plan.card.one_matrix and operands[0].dim() > 2):
         return
-    if plan.name in tables.CONVOLUTIONS:
+    if plan.card.kind.name == "convolution":
         library = _convolves_with({**dict(zip(plan.names, args, strict=False)), **kwargs})
     if library is not None:
         make(state, library, index)
@@ -70,4 +70,4 @@ def _convolves_with(named: Keywords) -> str | None:
     """The library of a convolution; none where a kernel of PyTorch's own may take one filter a channel."""
     if named["input"].shape[1] > 1 == named["weight"].shape[1] and not named["transposed"]:
         return None
-    return tables.CUDNN if torch._C._get_cudnn_enabled() else tables.CUBLAS
+    return CUDNN if torch._C._get_cudnn_enabled() else CUBLAS

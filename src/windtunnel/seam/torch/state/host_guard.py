@@ -14,8 +14,8 @@ import torch
 
 from windtunnel.errors import HostMemoryError
 from windtunnel.seam.host_memory import LARGE, Boundless, Room
-from windtunnel.seam.torch.operators.call import Arguments, Keywords
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Keywords
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.state.core import Core
 from windtunnel.seam.torch.state.memory import Memory
 from windtunnel.seam.torch.tags import BLANK, disable_torch_function, shape_of, storage_of, tag_of

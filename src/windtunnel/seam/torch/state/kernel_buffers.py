@@ -13,8 +13,8 @@ import torch
 from windtunnel.machine.device import Device
 from windtunnel.machine.memory.oom_text import OutOfMemory
 from windtunnel.machine.stream import Stream
-from windtunnel.seam.torch.operators.call import Arguments, Keywords
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.call import Arguments, Keywords
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.scratch.need import Call, Need, Row, unknown
 
 CUDNN, BENCHMARK = torch._C._get_cudnn_enabled, torch._C._get_cudnn_benchmark

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from windtunnel.machine.order import Access, knows
-from windtunnel.seam.torch.operators.call import Arguments, Keywords
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.call import Arguments, Keywords
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.state.core import Core
 from windtunnel.seam.torch.tags import CPU, HOST_TAG, Storage, parts_of, storage_of
 

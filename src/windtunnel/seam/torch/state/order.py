@@ -17,9 +17,8 @@ from windtunnel.machine.machine import Range
 from windtunnel.machine.order import Access, Accesses, freed
 from windtunnel.machine.overlap import Strided, strided
 from windtunnel.machine.stream import Stream
-from windtunnel.seam.torch.operators.call import Arguments, Keywords
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in, written_by
-from windtunnel.seam.torch.operators.tables import WRITES_ONLY
+from windtunnel.seam.torch.plans.call import Arguments, Keywords
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in, written_by
 from windtunnel.seam.torch.state.blank import wrote
 from windtunnel.seam.torch.state.core import Core
 from windtunnel.seam.torch.state.late import byte_range
@@ -204,8 +203,8 @@ class Order:
         """Tell the machine what the operator just submitted reads and writes."""
         if not self.core.machine.concurrent:
             self._watched()
-        mutated = set(map(id, written_by(plan, args, kwargs))) if plan.writes else ()
-        skip = 1 if plan.name in WRITES_ONLY else 0
+        mutated = set(map(id, written_by(plan, args, kwargs))) if plan.written or plan.card.hidden_writes else ()
+        skip = 1 if plan.card.access == "writes" else 0
         reads: list[Range] = []
         writes: list[Range] = []
         unfilled = self.unfilled if self.unfilled.names else None

@@ -19,8 +19,9 @@ from windtunnel.machine.memory.host_allocator import HostAllocator
 from windtunnel.machine.memory.oom_text import OutOfMemory
 from windtunnel.machine.memory.settings import Settings
 from windtunnel.machine.stream import Stream
+from windtunnel.operators.card import CUDNN
 from windtunnel.seam.sites import Sites
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.state.core import Core
 from windtunnel.seam.torch.state.gpu_trace import GpuTrace
 from windtunnel.seam.torch.state.history import History
@@ -404,13 +405,14 @@ class State(Core):
             file, module = frame.f_code.co_filename, frame.f_globals.get("__name__", "<string>")
             warnings.warn_explicit(SYNCHRONIZED, UserWarning, file, frame.f_lineno, module, registry)
 
-    def tf32(self, convolution: bool) -> int:
-        """Whether matrix products of float32 may use TF32: 1, or 0; for convolutions (cuDNN's) 2, or 0."""
+    def tf32(self, library: str) -> bool:
+        """Whether cuBLAS or cuDNN may use TF32 for numbers of float32; no other library does."""
+        if not library:
+            return False
         if PRECISION is not None:  # the older switches refuse to answer where the program set these (PyTorch 2.9)
-            return (
-                2 * (PRECISION("cuda", "conv") == "tf32") if convolution else int(PRECISION("cuda", "matmul") == "tf32")
-            )
-        return 2 * int(torch._C._get_cudnn_allow_tf32()) if convolution else int(torch._C._get_cublas_allow_tf32())
+            return bool(PRECISION("cuda", "conv" if library == CUDNN else "matmul") == "tf32")
+        allowed = torch._C._get_cudnn_allow_tf32 if library == CUDNN else torch._C._get_cublas_allow_tf32
+        return bool(allowed())
 
     def in_bad_fork(self) -> bool:
         """Whether this process was forked from one that had used CUDA already."""

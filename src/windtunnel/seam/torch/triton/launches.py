@@ -18,8 +18,8 @@ from windtunnel.machine.memory.blocks import Block
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.torch.dispatch import asserts
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.operators.call import Arguments
-from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.plans.call import Arguments
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.state.blank import PIECES, unwritten
 from windtunnel.seam.torch.state.core import Apart
 from windtunnel.seam.torch.state.state import State

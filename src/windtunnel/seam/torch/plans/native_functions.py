@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from windtunnel.seam.torch.operators.call import OpOverload
+from windtunnel.seam.torch.plans.call import OpOverload
 
 COMPOSITE = frozenset(
     {"CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"}

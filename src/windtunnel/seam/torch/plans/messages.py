@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from windtunnel.seam.torch.operators import native_functions
-from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans import native_functions
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.tags import CPU, FLOATING, VERSION, tag_of
 from windtunnel.seam.torch.type_names import TYPE_NAMES
 

@@ -16,5 +16,7 @@ Result = Any
 """What an operator returns; its schema says which types."""
 Types = Sequence[type[torch.Tensor]]
 """The classes of its tensors that are not PyTorch's own."""
+Cast = Callable[[object, torch.dtype], object]
+"""Casts a value, or those in a list, as a rule of autocast wants it."""
 Kernel = Callable[..., object]
 """What computes an operator's values: the operator itself, or a function in its place."""

@@ -1,4 +1,4 @@
-"""What the dispatch handler must know of an operator, read once from its schema and the tables."""
+"""What the dispatch handler must know of an operator, read once from its schema and its card."""
 
 from __future__ import annotations
 
@@ -13,134 +13,103 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from windtunnel.machine.machine import Machine
-from windtunnel.seam.torch.operators import tables
-from windtunnel.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload, Result
-from windtunnel.seam.torch.operators.device_checks import CHECKED
+from windtunnel.operators.card import CUDNN, Card, card
+from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords, OpOverload, Result
 from windtunnel.seam.torch.tags import CPU, NOWHERE, ORDINARY, VERSION, dtype_of, shape_of, size_of, storage_of, tag_of
 from windtunnel.trace.operation import Signature
 
+BUILT_IN = frozenset({"aten", "_c10d_functional", "c10d", "c10d_functional", "inductor", "rngprims"})
+"""Operator namespaces of PyTorch's C++ kernels; those of `prims` are Python, which must see the physical device."""
 RANDOM_ARGUMENT, RANDOM_STATE = 1, 2
 """How a random operator takes its generator: as an argument, or only from the default generator's state."""
-RESIZING = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_"})
 LEAVES_3D_TO_CUDNN = VERSION < (2, 9)
 """Whether PyTorch asks every cuDNN for 3-d convolutions in 16 bits (cost/families/looped_convolutions.py)."""
+has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
 
 
-class Plan:
-    """How one OpOverload is handled.
+class Schema:
+    """What an OpOverload's own schema and tags say.
 
-    `blas`: takes cuBLAS's workspace. `library`: the one whose handle it takes. `memory`: its kernel takes memory beyond
-    its results, as `row` says, or is not known (no row). `checked`: lets no number of the host stand beside a device's
-    tensors. `empty`: makes memory of which nothing is computed. `view`: only makes views; `looks`: of its first
-    argument, which is its only tensor. `fresh`: may return new storages. `mutated`: positions of arguments that it
-    writes, `written` the names of all. `resizes`: may change a storage's size. `composite`: has no kernel of its own,
-    but is written in other operators. `handler`: replaces it all. `run`: what `func` calls, or a kernel of ours for it
-    on a device; `strided`: the same where no tensor is sparse or nested. `lists`: takes lists of tensors. `simple`:
-    launching its kernel is all that there is to it. `tensorless`: neither takes nor makes tensors. `direct`: without
-    keywords it is a plain operator, `called`: one that needs more round it than `run` (random numbers, a library's
-    kernel); `Dispatch` decides both.
+    `tensors`: positions of arguments that are tensors, `lists`: whether some are lists of them. `factory`: there are
+    none. `fresh`: may return new storages. `view`: only makes views. `mutated`: positions of arguments that it writes,
+    `written` the names of all. `random`: how it takes its generator. `composite`: has no kernel of its own, but is
+    written in other operators. `tensorless`: neither takes nor makes tensors.
     """
 
     __slots__ = (
-        "attributes",
-        "blas",
-        "builtin",
-        "called",
-        "checked",
-        "composite",
-        "convolves",
-        "direct",
-        "empty",
-        "exempt",
-        "factory",
-        "fresh",
-        "func",
-        "handler",
-        "hidden",
-        "host_arguments",
-        "kernel",
-        "layout",
-        "library",
-        "lists",
-        "looks",
-        "maskable",
-        "math",
-        "memory",
-        "mutated",
-        "mutated_keywords",
-        "name",
-        "names",
-        "ordered",
-        "random",
-        "resizes",
-        "row",
-        "run",
-        "simple",
-        "strided",
-        "synchronizes",
-        "tensorless",
-        "view",
-        "writes",
-        "written",
+        "builtin", "composite", "factory", "fresh", "func", "lists", "mutated", "mutated_keywords", "name", "names",
+        "random", "tensorless", "tensors", "view", "written",
     )  # fmt: skip
 
-    def __init__(self, func: OpOverload, run: Callable[..., object] | None = None) -> None:
-        self.func = func
-        schema = func._schema
-        self.run: Kernel = func._op if run is None else run
-        self.strided = self.run
-        arguments = schema.arguments
-        returns = schema.returns
-        self.name = name = schema.name
-        self.handler: Callable[..., object] | None = None
-        self.names = tuple(argument.name for argument in arguments)
-        tensors = [i for i, argument in enumerate(arguments) if "Tensor" in str(argument.type)]
-        self.factory = not tensors
-        self.lists = any("Tensor" in str(arguments[i].type) and "List" in str(arguments[i].type) for i in tensors)
-        self.simple = self.direct = False
-        gives_tensors = any("Tensor" in str(r.type) for r in returns)
-        self.tensorless = func.namespace in ("aten", "profiler") and not (tensors or gives_tensors)
+    def __init__(self, func: OpOverload) -> None:
+        arguments, returns = func._schema.arguments, func._schema.returns
         written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
+        self.func = func
+        self.name: str = func._schema.name
+        self.names = tuple(argument.name for argument in arguments)
+        self.tensors = [i for i, argument in enumerate(arguments) if "Tensor" in str(argument.type)]
+        self.factory = not self.tensors
+        self.lists = any("List" in str(arguments[i].type) for i in self.tensors)
         self.mutated = tuple(i for i, a in enumerate(arguments) if a in written and not a.kwarg_only)
         self.mutated_keywords = tuple(a.name for a in written if a.kwarg_only)
         self.written = frozenset(a.name for a in written)
-        self.hidden = tables.HIDDEN_WRITES.get(name)
-        self.writes = bool(written) or self.hidden is not None
-        aliases = [r.alias_info for r in returns]
-        self.view = bool(returns) and all(a is not None and not a.is_write for a in aliases)
-        if torch.Tag.inplace_view in func.tags and name not in RESIZING:
-            self.view = True  # `transpose_` and the like: another view in the tensor's place
+        self.view = _views(func)
         self.fresh = any(r.alias_info is None and "Tensor" in str(r.type) for r in returns)
-        self.resizes = bool(self.mutated_keywords) or name in RESIZING
-        self.random = 0
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            self.random = RANDOM_ARGUMENT if "generator" in self.names else RANDOM_STATE
-        self.exempt = name in tables.EXEMPT
-        self.checked = func.name() in CHECKED
-        self.host_arguments = tables.HOST_ARGUMENTS.get(name)
-        self.synchronizes = name in tables.SYNCHRONIZING
-        self.maskable = name in tables.MASKABLE
-        self.kernel = not (self.view or name in tables.NO_KERNEL or (not returns and not written))
-        self.empty = name.startswith(("aten::empty", "aten::new_empty"))
-        self.math = name in tables.MATH
-        self.blas = name in tables.BLAS
-        self.library = tables.LIBRARIES.get(name)
+        self.random = _random(func, self.names)
+        self.builtin = func.namespace in BUILT_IN
+        makes_none = self.factory and not any("Tensor" in str(r.type) for r in returns)
+        self.tensorless = makes_none and func.namespace in ("aten", "profiler")
+        name = func.name()
+        self.composite = has_kernel(name, "CompositeImplicitAutograd") and not has_kernel(name, "CPU")
+
+
+def _views(func: OpOverload) -> bool:
+    """Whether an operator only makes views; `transpose_` and the like put one in the tensor's place."""
+    aliases = [r.alias_info for r in func._schema.returns]
+    only = bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+    return only or (torch.Tag.inplace_view in func.tags and not card(func._schema.name).resizes)
+
+
+def _random(func: OpOverload, names: Sequence[str]) -> int:
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return 0
+    return RANDOM_ARGUMENT if "generator" in names else RANDOM_STATE
+
+
+class Plan(Schema):
+    """How one OpOverload is handled: its schema, its card, and what `Dispatch` makes of both for the path of a call.
+
+    `attributes`, `ordered`: its time depends on more than shapes, on how operands lie, as the card says. `checked`:
+    lets no number of the host stand beside a device's tensors. `kernel`: launches one. `empty`: makes memory of which
+    nothing is computed. `resizes`: may change a storage's size. `layout`: what the time of a product or convolution
+    depends on. `memory`: its kernel takes memory beyond its results, as `row` says, or is not known (no row). `looks`:
+    only makes views of its first argument, which is its only tensor. `handler`: replaces it all. `run`: what `func`
+    calls, or a kernel of ours for it on a device; `strided`: the same where no tensor is sparse or nested. `simple`:
+    launching its kernel is all that there is to it. `direct`: without keywords it is a plain operator, `called`: one
+    that needs more round it than `run` (random numbers, a library's kernel).
+    """
+
+    __slots__ = (
+        "attributes", "called", "card", "checked", "direct", "empty", "handler", "kernel", "layout", "looks",
+        "memory", "ordered", "resizes", "row", "run", "simple", "strided",
+    )  # fmt: skip
+
+    def __init__(self, func: OpOverload, run: Callable[..., object] | None = None) -> None:
+        super().__init__(func)
+        self.card = known = card(func.name())
+        self.run: Kernel = func._op if run is None else run
+        self.strided = self.run
+        self.handler: Callable[..., object] | None = None
         self.row: object = None
-        self.memory = False
-        self.attributes = name in tables.ATTRIBUTES
-        self.ordered = name in tables.ORDERED or name in tables.LAID_OUT
-        self.layout: Callable[[Arguments], tuple[str, ...]] | None = None
-        if "convolution" in name:
-            self.layout = images_layout
-        elif self.blas and self.math:
-            first = next((i for i, name in enumerate(self.names) if name in ("mat1", "batch1", "mat")), 0)
-            self.layout = partial(operands_layout, first)
-        self.convolves = "conv" in name or "cudnn" in name
-        self.builtin = func.namespace in tables.BUILT_IN
+        self.memory = self.simple = self.direct = False
+        self.attributes, self.ordered = known.attributes, bool(known.layout)
+        self.checked = func._overloadname in known.checks
+        self.kernel = known.launches and not self.view and bool(func._schema.returns or self.written)
+        self.empty = self.name.startswith(("aten::empty", "aten::new_empty"))
+        self.resizes = bool(self.mutated_keywords) or known.resizes
+        self.layout = _layout(known, self.names)
         self.called = bool(self.random) or not self.builtin
-        self.looks = self.view and self.builtin and not self.random and tensors == [0]
-        kernel_for = torch._C._dispatch_has_kernel_for_dispatch_key
-        self.composite = kernel_for(func.name(), "CompositeImplicitAutograd") and not kernel_for(func.name(), "CPU")
+        self.looks = self.view and not self.called and self.tensors == [0]
         if not self.builtin and (key := python_kernel(func)) is not None:
             self.handler = partial(run_python, key)
 
@@ -152,6 +121,15 @@ class Plan:
         cpu = torch.device("cpu")
         moved = (cpu if isinstance(arg, torch.device) and arg.type == "cuda" else arg for arg in args)
         return func(*moved, **kwargs)
+
+
+def allocates_results_only(plan: Plan) -> bool:
+    """Whether an operator's kernel is known to allocate nothing else: elementwise ones do not, nor what launches none.
+
+    A foreach operator runs as one kernel over lists of pointers, which travel as its arguments.
+    """
+    is_elementwise = torch.Tag.pointwise in plan.func.tags or plan.name.startswith("aten::_foreach_")
+    return is_elementwise or not plan.kernel or plan.card.results_only
 
 
 def python_kernel(func: OpOverload) -> torch._C.DispatchKey | None:
@@ -203,7 +181,7 @@ def tensors_in(values: Iterable[object]) -> Iterator[torch.Tensor]:
 
 
 def selects(args: Arguments) -> bool:
-    """Whether an operator of `tables.MASKABLE` has a mask whose elements the host must count.
+    """Whether an operator that may be indexed with masks has one whose elements the host must count.
 
     Writing one number of the host through a mask needs no count, it is a `masked_fill` (`canDispatchToMaskedFill` in
     aten/src/ATen/native/TensorAdvancedIndexingUtils.h).
@@ -235,20 +213,19 @@ def common_device(tensors: Iterable[torch.Tensor], key: list[Hashable]) -> int:
 def written_by(plan: Plan, args: Arguments, kwargs: Keywords) -> list[torch.Tensor]:
     """The tensors among an operator's arguments that it writes, also those of which its schema does not say so."""
     positions = plan.mutated
-    if plan.hidden is not None:
-        hidden, training = plan.hidden
-        if len(args) <= training or args[training]:
-            positions += hidden
+    if hidden := plan.card.hidden_writes:
+        flag = plan.card.writes_if
+        positions += hidden if len(args) <= flag or args[flag] else ()
     found = [tensor for place in positions if place < len(args) for tensor in tensors_in((args[place],))]
     if plan.mutated_keywords:
         found += [tensor for name in plan.mutated_keywords for tensor in tensors_in((kwargs.get(name),))]
     return found
 
 
-def signature(func: OpOverload, plan: Plan, args: Arguments, kwargs: Keywords, out: object, tf32: int) -> Signature:
+def signature(func: OpOverload, plan: Plan, args: Arguments, kwargs: Keywords, out: object, tf32: bool) -> Signature:
     """What the cost model needs to know of one call: shapes, dtypes, floating point operations and bytes.
 
-    `tf32` is `State.tf32()` for an operator that it concerns, 0 for others.
+    `tf32` is `State.tf32()` of the operator's library.
     """
     inputs = list(tensors_in((*args, *kwargs.values())))
     outputs = list(tensors_in((out,))) if plan.fresh else []
@@ -262,31 +239,32 @@ def signature(func: OpOverload, plan: Plan, args: Arguments, kwargs: Keywords, o
         written += size
         read -= size
     first = bytes_of(inputs[0]) if inputs else 0
-    if plan.name in tables.WRITES_ONLY:
+    known = plan.card
+    if known.access == "writes":
         read -= sum(map(bytes_of, tensors_in(args[:1])))
-    elif plan.name in tables.FILLED_FIRST:
+    elif known.access == "fills first":
         written *= 2
-    elif plan.name in tables.GATHERS:
+    elif known.access == "gathers":
         read += min(first, written) - first
-    elif plan.name in tables.SCATTERS:
+    elif known.access == "scatters":
         touched = min(first, bytes_of(inputs[-1]))
         read += touched - first
         written = touched
     detail: list[tuple[str, str | int]] = []
-    if tf32 & (2 if "conv" in plan.name or "cudnn" in plan.name else 1):
+    if tf32:
         detail.append(("tf32", 1))
     if any(map(channels_last, inputs)):
         detail.append(("channels_last", 1))
-    if LEAVES_3D_TO_CUDNN and plan.convolves:
+    if LEAVES_3D_TO_CUDNN and known.tf32 == CUDNN:
         detail.append(("cudnn", 1))
-    if plan.convolves and BENCHMARK():
+    if known.tf32 == CUDNN and BENCHMARK():
         detail.append(("benchmark", 1))
-    scattered, strided, _ = disorder(args, out) if plan.name in tables.ORDERED else ORDERLY
+    scattered, strided, _ = disorder(args, out) if known.layout == "order" else ORDERLY
     if scattered:
         detail.append(("scattered", scattered))
     elif strided:
         detail.append(("strided", 1))
-    if plan.blas and plan.layout:
+    if known.workspace and plan.layout:
         detail += [(name, 1) for name in plan.layout(args)]
     if plan.attributes:
         detail += [(name, _plain(value)) for name, value in zip(plan.names, args, strict=False) if _is_plain(value)]
@@ -295,7 +273,7 @@ def signature(func: OpOverload, plan: Plan, args: Arguments, kwargs: Keywords, o
         tuple(tuple(int(n) for n in size_of(t)) for t in (*inputs, *outputs)),
         tuple(str(t.dtype)[6:] for t in (*inputs, *outputs)),
         len(inputs),
-        flops_of(plan.name, func, args, kwargs, out),
+        flops_of(plan, func, args, kwargs, out),
         max(0, read),
         written,
         tuple(detail),
@@ -342,6 +320,16 @@ def _is_part(shape: torch.Size, whole: torch.Size) -> bool:
 
 ORDERLY = (0, False, False)
 BENCHMARK: Callable[[], bool] = torch._C._get_cudnn_benchmark
+Layout = Callable[[Arguments], tuple[str, ...]]
+
+
+def _layout(known: Card, names: Sequence[str]) -> Layout | None:
+    """What says how the operands of a convolution or a matrix product lie, as far as its time depends on it."""
+    if known.kind.name == "convolution":
+        return images_layout
+    if not (known.workspace and known.tf32):
+        return None
+    return partial(operands_layout, next((i for i, name in enumerate(names) if name in ("mat1", "batch1", "mat")), 0))
 
 
 def fastest_dimension(tensor: torch.Tensor) -> int:
@@ -406,24 +394,26 @@ def bytes_of(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def flops_of(name: str, func: OpOverload, args: Arguments, kwargs: Keywords, out: object) -> int:
+def flops_of(plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, out: object) -> int:
     """Floating-point operations of one call as PyTorch's own counter has them; 0 where it has no rule.
 
     It has none for cuDNN's recurrent layers: every matrix is used once for each step and text, twice as often backward.
     Each of the query's heads counts, also where several share one of the key's, of which PyTorch 2.6 has no rule.
     """
-    if name == "aten::convolution_backward":
+    if plan.name == "aten::convolution_backward":
         return _convolution_backward_flops(args[0], args[1], args[2], args[7], args[-1])
-    passes = tables.RECURRENT_PASSES.get(name)
-    if passes:
+    known = plan.card
+    if known.passes:
         matrices = sum(weight.numel() for weight in args[1] if weight.dim() > 1)
-        return int(2 * passes * matrices * prod(args[0].shape[:-1]))
-    counted, first = func._overloadpacket, tables.HEADS.get(name)
+        return int(2 * known.passes * matrices * prod(args[0].shape[:-1]))
+    counted, first = func._overloadpacket, known.query
     batch, heads, tokens = 0, 1, 2
-    kernel = tables.TOKENS_FIRST.get(name)
-    if kernel is not None and args[kernel[2]] is None:
-        counted, first = getattr(torch.ops.aten, kernel[0]), kernel[1]
-        heads, tokens = tokens, heads
+    if known.counted_as:
+        if args[known.texts] is None:
+            counted = getattr(torch.ops.aten, known.counted_as)
+            heads, tokens = tokens, heads
+        else:
+            first = None
     count = flop_registry.get(counted)
     if count is None:
         return 0
@@ -456,5 +446,5 @@ def on_cpu(machine: Machine, plan: Plan, func: OpOverload, args: Arguments, kwar
     if not plan.kernel or not machine.installed:
         return 0
     size = sum(map(bytes_of, tensors_in((*args, out))))
-    flops = flops_of(plan.name, func, args, kwargs, out)
+    flops = flops_of(plan, func, args, kwargs, out)
     return machine.installed[0].cost.host_operator_ns(size, flops, bool(plan.random))

@@ -1,11 +1,4 @@
-"""Dtypes for which the CPU has a kernel and CUDA has none: refused with CUDA's text.
-
-The operators are those of which PyTorch 2.6's own operator database (`op_db` of
-torch/testing/_internal/common_methods_invocations.py) has dtypes for the CPU that it has not for CUDA. The names and
-dtypes are those of the AT_DISPATCH macros in aten/src/ATen/native/cuda: DilatedMaxPool2d.cu, DilatedMaxPool3d.cu,
-AveragePool2d.cu, AveragePool3d.cu, IGammaKernel.cu, LogAddExpKernel.cu, UnaryComplexKernels.cu, Dropout.cu. Those of
-operators that differ in more than their dtypes stand with them in `kernels/`.
-"""
+"""Dtypes for which the CPU has a kernel and CUDA has none: refused with CUDA's text."""
 
 from __future__ import annotations
 
@@ -13,8 +6,9 @@ from functools import cache
 
 import torch
 
-from windtunnel.seam.torch.operators.call import Arguments
-from windtunnel.seam.torch.operators.plan import tensors_in
+from windtunnel.operators.card import card, stating
+from windtunnel.seam.torch.plans.call import Arguments
+from windtunnel.seam.torch.plans.plan import tensors_in
 from windtunnel.seam.torch.tags import VERSION
 from windtunnel.seam.torch.type_names import scalar_type
 
@@ -27,18 +21,23 @@ INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.i
 COMPLEX = frozenset({torch.complex32, torch.complex64, torch.complex128})
 CUDNN = "getCudnnDataTypeFromScalarType()"
 """Says so in words of its own (aten/src/ATen/cudnn/Types.cpp); the CPU convolves integers of 64 bits."""
-DTYPES: dict[str, Dtypes] = {
-    "aten::max_pool2d_with_indices": ("max_pool2d_with_indices_out_cuda_frame", REAL),
-    "aten::max_pool3d_with_indices": ("max_pool3d_with_indices_out_frame", REAL),
-    "aten::avg_pool2d": ("avg_pool2d_out_cuda_frame", REAL),
-    "aten::avg_pool3d": ("avg_pool3d_out_cuda", REAL),
-    "aten::_trilinear": ("baddbmm_cuda", FLOATING),  # sumproduct_pair of native/Linear.cpp multiplies matrices
-    "aten::native_dropout": ("fused_dropout", REAL),
-    "aten::logaddexp": ("logaddexp_cuda", REAL | COMPLEX if VERSION >= (2, 10) else REAL),
-    "aten::igamma": ("igamma_cuda", WIDE),
-    "aten::igammac": ("igammac_cuda", WIDE),
-    "aten::angle": ("angle_cuda", WIDE | COMPLEX | INTEGERS | {torch.bool}),
-}
+SETS = {"real": REAL, "floating": FLOATING, "wide": WIDE, "integers": INTEGERS, "complex": COMPLEX}
+SETS["bool"] = frozenset({torch.bool})
+"""The words of cards."""
+
+
+def _taken(words: str) -> frozenset[torch.dtype]:
+    """The dtypes in the words of a card: "complex>=2.10" are taken from that PyTorch on."""
+    found: set[torch.dtype] = set()
+    for word in words.split():
+        name, _, since = word.partition(">=")
+        if not since or tuple(map(int, since.split("."))) <= VERSION:
+            found |= SETS[name]
+    return frozenset(found)
+
+
+DTYPES: dict[str, Dtypes] = {name: (card(name).kernel, _taken(words)) for name, words in stating("takes").items()}
+"""Of the operators whose cards say so; those that differ in more than their dtypes stand with them in `kernels/`."""
 
 
 def check(taken: Dtypes, args: Arguments) -> None:

@@ -1,1 +1,0 @@
-"""What is known of an operator before it runs: its plan, what it takes, what it refuses, the words it refuses with."""
