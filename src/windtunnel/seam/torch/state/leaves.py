@@ -55,7 +55,7 @@ class Leaves:
     def begin(self, default_streams: list[Stream]) -> None:
         """The first side stream is about to be made: note the nodes that live already."""
         for found in gc.get_objects():
-            if type(found) in ORDINARY and found.requires_grad and found.is_leaf:
+            if type(found) in ORDINARY and is_leaf(found):
                 device = device_of(found)
                 if device >= 0:
                     self._mark(found, default_streams[device])
@@ -86,6 +86,11 @@ class Leaves:
             self._made[id(leaf)] = made
         else:
             self._made.pop(id(leaf), None)
+
+
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """Whether gradients may be accumulated in a tensor; views are not asked, since some raise."""
+    return tensor.requires_grad and tensor._base is None and tensor.is_leaf
 
 
 def node_of(tensor: torch.Tensor) -> Node:

@@ -22,7 +22,7 @@ from windtunnel.seam.torch.plans.plan import Plan, tensors_in, written_by
 from windtunnel.seam.torch.state.blank import wrote
 from windtunnel.seam.torch.state.core import Core
 from windtunnel.seam.torch.state.late import byte_range
-from windtunnel.seam.torch.state.leaves import Leaves
+from windtunnel.seam.torch.state.leaves import Leaves, is_leaf
 from windtunnel.seam.torch.state.stale_nodes import MISMATCH, Node, examine, handed, warns
 from windtunnel.seam.torch.state.unfilled import Unfilled
 from windtunnel.seam.torch.tags import Tag, device_of, parts_of, storage_of, tag_of, unwrapped
@@ -175,7 +175,7 @@ class Order:
 
     def leaf_used(self, tensor: torch.Tensor, device: int) -> None:
         """An operator takes a tensor of a device, whose gradient may have to be accumulated."""
-        if torch.is_grad_enabled() and tensor.requires_grad and tensor.is_leaf:
+        if torch.is_grad_enabled() and is_leaf(tensor):
             self.leaves.used(tensor, self.current(device, self.core.local.streams[device]))
 
     def _watched(self) -> None:
@@ -218,7 +218,7 @@ class Order:
                     self._add(reads, tensor)
                     if unfilled is not None:
                         unfilled.read(tensor, plan.name, site)
-                    if recorded and tensor.requires_grad and tensor.is_leaf and device_of(tensor) == stream.device:
+                    if recorded and is_leaf(tensor) and device_of(tensor) == stream.device:
                         self.leaves.used(tensor, stream)
         if plan.fresh:
             made: list[Range] = []
