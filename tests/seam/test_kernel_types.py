@@ -49,7 +49,6 @@ def test_pictures_of_bytes_are_not_resized(session: Session) -> None:
     ("work", "dtype", "kernel"),
     [
         (lambda x: F.interpolate(x, 4, mode="bilinear", antialias=True), torch.uint8, "upsample_bilinear2d_out_frame"),
-        (lambda x: torch.logaddexp(x, x), torch.complex64, "logaddexp_cuda"),
         (lambda x: torch.igamma(x, x), torch.bfloat16, "igamma_cuda"),
         (torch.angle, torch.float16, "angle_cuda"),
         (torch.histc, torch.bfloat16, "histc"),

@@ -167,7 +167,7 @@ def _write(outputs: Sequence[Tensor], values: Sequence[Tensor]) -> None:
 
 
 def _submit(state: State, name: str, inputs: Tensors, outputs: Outputs, streams: Streams) -> None:
-    """One collective on every tensor's device; none starts before the last is ready, and all end together."""
+    """A collective on every tensor's device: none starts before all are ready, and what follows waits for all."""
     machine, host = state.machine, state.local.host
     devices = [device_of(tensor) for tensor in inputs]
     size = inputs[0].numel() * inputs[0].element_size()

@@ -10,6 +10,7 @@ import io
 import os
 import pickle
 from collections.abc import Callable
+from functools import wraps
 from types import ModuleType
 from typing import Protocol
 
@@ -119,11 +120,13 @@ def _refusing(*names: str) -> Callable[[ModuleType], list[Patch]]:
 
 
 def _checked(name: str, stock: Callable[..., object]) -> Callable[..., object]:
-    def save(what: object, *args: object, **kwargs: object) -> object:
+    @wraps(stock)
+    def save(*args: object, **kwargs: object) -> object:
+        what = args[0] if args else next(iter(kwargs.values()), None)
         held = what.state_dict() if isinstance(what, torch.nn.Module) else what
         if lacks_values(held):
             raise UnsupportedError(REFUSED.format(name=name))
-        return stock(what, *args, **kwargs)
+        return stock(*args, **kwargs)
 
     return save
 
