@@ -121,3 +121,13 @@ def test_nothing_of_the_installed_pytorch_is_misread(monkeypatch):
     with emulate("2xV100"):
         pass
     assert met == []
+
+
+def test_a_keyword_that_the_library_takes_among_others_keeps_its_name() -> None:
+    def stock(model, *args, **kwargs):
+        raise AssertionError
+
+    def ours(model, *, device_index, **_):
+        return model, device_index
+
+    assert signatures.fitted(ours, stock)("m", device_index=3, other=1) == ("m", 3)

@@ -114,6 +114,9 @@ def _guarded(
 
 def _agree(meant: dict[str, object], said: dict[str, object], known: Signature, wanted: Signature) -> bool:
     """Whether each value has the name in ours that it has in the library's."""
+    for parameter in wanted.parameters.values():
+        if parameter.kind is Parameter.VAR_KEYWORD:  # what goes there has the name that it was called with
+            said = {**said, **said.get(parameter.name, {})}  # type: ignore[dict-item]
     for place, (name, own) in enumerate(known.parameters.items()):
         other = list(wanted.parameters.values())[place] if place < len(wanted.parameters) else own
         several = own.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
