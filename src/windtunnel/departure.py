@@ -130,7 +130,7 @@ class ExitHandler:
 
     def complete_journal(self) -> None:
         """Complete the journal: no more may come. Should more come all the same (an `exec` that failed), it goes on."""
-        if self.done or not (self._path or len(self.trace)):
+        if self.done or (not self._path and self.trace.is_idle):
             return
         # Held for good where a signal's handler leaves in the middle of a writing: then the mark of the end misses.
         if not self._lock.acquire(timeout=1):

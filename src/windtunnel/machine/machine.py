@@ -97,18 +97,16 @@ class Machine:
             self._hosts += 1
             child = HostThread(self._hosts - 1, parent.now_ns, self.host_order)
         started(parent, child)
-        if len(self.trace.rows):  # a process that uses no GPU leaves no records
-            self._row(Kind.FORK, self._host_lane(child), self._name("thread starts"), 0, child.now_ns, parent.now_ns,
-                      child.now_ns, parent.index)  # fmt: skip
+        self._row(Kind.FORK, self._host_lane(child), self._name("thread starts"), 0, child.now_ns, parent.now_ns,
+                  child.now_ns, parent.index)  # fmt: skip
         return child
 
     def join(self, parent: HostThread, child: HostThread) -> None:
         """Let `parent` wait for `child` to end, and for the turns that it took at Python's lock; do this once."""
         begin = parent.now_ns
         parent.wait_until(ended(child, self.installed[0].cost.lock_share if self.installed else 0.0))
-        if len(self.trace.rows):
-            self._row(Kind.JOIN, self._host_lane(parent), self._name("thread ends"), 0, parent.now_ns, begin,
-                      parent.now_ns, child.index)  # fmt: skip
+        self._row(Kind.JOIN, self._host_lane(parent), self._name("thread ends"), 0, parent.now_ns, begin,
+                  parent.now_ns, child.index)  # fmt: skip
         self._joined = sorted([*self._joined, child], key=lambda host: -host.index)
 
     # ------------------------------------------------------------------ prices

@@ -18,7 +18,7 @@ ASKED = "CUDA error"
 def remark(trace: Trace) -> None:
     """Note the exception that ends this process, at the innermost line of the program; nothing if none does."""
     error = getattr(sys, "last_value", None)
-    if error is None or not (len(trace) or ASKED in str(error)):  # it used no GPU, and asked for none
+    if error is None or (trace.is_idle and ASKED not in str(error)):  # it used no GPU, and asked for none
         return
     sites = Sites(trace.sites)
     place, at = UNKNOWN_SITE, error.__traceback__

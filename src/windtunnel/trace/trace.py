@@ -155,6 +155,11 @@ class Trace:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the process used no GPU: at most threads started and ended."""
+        return all(row[0] in (Kind.FORK, Kind.JOIN) for row in self.rows)
+
     def __iter__(self) -> Iterator[Record]:
         lanes, signatures, sites = self.lanes, self.signatures, self.sites
         for kind, lane, signature, site, issued, start, end, value in self.rows:

@@ -224,13 +224,7 @@ class Dispatch(TorchDispatchMode):
             on_host = device == CPU and plan.builtin
             return self.on_host(plan, func, args, {}, (), key) if on_host else self.general(plan, func, args, {})
         near = plan.called or self.room.near
-        if near:
-            out = self.call(plan, func, args, {}, device)
-        else:
-            try:
-                out = plan.strided(*args)
-            except RuntimeError as error:
-                raise messages.of_cuda(error) or error from None
+        out = self.call(plan, func, args, {}, device) if near else strided(plan, args)
         if plan.view:
             self.viewed(args, device)
             return out
@@ -552,6 +546,14 @@ class Dispatch(TorchDispatchMode):
             tag = storage._wt
             if tag is not HOST_TAG and tag.device >= 0 and tag.size != storage.nbytes():
                 self.state.resized(storage)
+
+
+def strided(plan: Plan, args: Arguments) -> Result:
+    """The values of an operator on a device, without anything around it; its errors are CUDA's."""
+    try:
+        return plan.strided(*args)
+    except RuntimeError as error:
+        raise messages.of_cuda(error) or error from None
 
 
 def hand_on(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:

@@ -129,9 +129,10 @@ class Notes:
         return len(self.own_rows(first))
 
     def own_rows(self, first: int) -> list[Row]:
-        """The rows that this thread has written since there were `first` of all threads."""
+        """The rows that this thread has written since there were `first` of all threads, but for threads it joined."""
         trace, own = self.core.machine.trace, self.core.local.host.index
-        return [row for row in trace.rows.since(first) if trace.lanes[row[LANE]].thread == own]
+        rows = (row for row in trace.rows.since(first) if trace.lanes[row[LANE]].thread == own)
+        return [row for row in rows if row[0] not in (Kind.FORK, Kind.JOIN)]
 
     def _fused_bytes(self, optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> int:
         """What a fused step reads and writes: parameters, gradients, and the states of their size."""

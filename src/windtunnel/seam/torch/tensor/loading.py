@@ -31,9 +31,10 @@ def _remarking(state: State) -> Callable[..., object]:
     plain = (torch.utils.data.RandomSampler, torch.utils.data.SequentialSampler)
 
     def __iter__(self: torch.utils.data.DataLoader[object]) -> object:  # noqa: N807  it takes that name's place
+        sampler = self.sampler if self.batch_sampler is None else getattr(self.batch_sampler, "sampler", None)
         # A loader that is read without gradients evaluates: there, every rank may well read everything.
         if (
-            isinstance(getattr(self.batch_sampler, "sampler", None) if self.batch_sampler else self.sampler, plain)
+            isinstance(sampler, plain)
             and torch.is_grad_enabled()
             and dist.is_available()
             and dist.is_initialized()
