@@ -56,6 +56,7 @@ def signalled_after(calls: int, work: Callable[[], object]) -> tuple[int, bool]:
     names |= {"ours": OURS, "__name__": "windtunnel.machine.watch"}
     exec(compile(WATCH, f"{OURS}machine/watch.py", "exec"), names)
     raised = False
+    gc.disable()  # a collection in the middle would bring the signal into the end of some other object
     try:
         try:
             sys.setprofile(names["watch"])
@@ -64,6 +65,8 @@ def signalled_after(calls: int, work: Callable[[], object]) -> tuple[int, bool]:
             sys.setprofile(None)
     except Stopped:
         raised = True
+    finally:
+        gc.enable()
     return names["count"][0], raised
 
 
