@@ -172,11 +172,9 @@ def wait_event(event: Event, stream: Stream) -> bool:
     return False
 
 
-def barrier(first: Stream, second: Stream) -> bool:
-    """Whether captures answer for a wait of `second` for all of `first`; raises CUDA's error where they forbid it."""
+def barrier(first: Stream, second: Stream) -> None:
+    """Let `second` wait for all of `first`, where one is being captured; raises CUDA's error where that is forbidden."""
     if first.capture is not None:
         first.capture.barrier(first, second)
-        return True
-    if second.capture is not None:
+    elif second.capture is not None:
         raise second.capture.fail(ISOLATION)
-    return False

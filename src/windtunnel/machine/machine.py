@@ -286,7 +286,8 @@ class Machine:
 
     def barrier(self, host: HostThread, first: Stream, second: Stream) -> None:
         """Make `second` wait for all that was submitted to `first`, as an event between them does."""
-        if (first.capture or second.capture) is not None and capture.barrier(first, second):
+        if first.capture is not None or second.capture is not None:
+            capture.barrier(first, second)
             return
         if second.order.get(first.agent, 0) < first.epoch:
             lanes = host.lanes
