@@ -173,7 +173,7 @@ def wait_event(event: Event, stream: Stream) -> bool:
 
 
 def barrier(first: Stream, second: Stream) -> None:
-    """Let `second` wait for all of `first`, where one is being captured; raises CUDA's error where that is forbidden."""
+    """Let `second` wait for all of `first`, where one is captured; raises CUDA's error where that is forbidden."""
     if first.capture is not None:
         first.capture.barrier(first, second)
     elif second.capture is not None:
