@@ -65,5 +65,5 @@ def test_the_lines_for_programs_of_one_s_own(clone: Path) -> None:
     assert USERS[0] == 'pip install ".[torch]"'
     for line in USERS:
         # A plan takes minutes; its options are tried by test_readme.py, and here one GPU and no search stand for it.
-        short = line.partition(" --gpus")[0] + " --gpus T4" if line.startswith(PLAN) else line
+        short = line.partition(" --gpus")[0] + " --gpus A100" if line.startswith(PLAN) else line
         typed(short, clone, PIP_DISABLE_PIP_VERSION_CHECK="1", **more)
