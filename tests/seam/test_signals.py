@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from time import perf_counter
 from types import FrameType
 from typing import Any
 
@@ -154,11 +155,25 @@ def test_several_signals_in_one_operator_are_all_handled(session: Session) -> No
         signal.signal(number, handler)
 
 
-def test_a_wait_of_the_programs_is_interrupted_at_once(raising: list[str]) -> None:
+def sleeping_in_a_library() -> None:
+    """Real seconds: launchers of ranks watch them in a loop like this."""
+    exec("import time\ntime.sleep(20)", {"__name__": "torch.distributed.elastic.agent"})
+
+
+def joining_a_thread() -> None:
+    thread = threading.Thread(target=threading.Event().wait, args=[20], daemon=True)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("wait", [lambda: threading.Event().wait(20), sleeping_in_a_library, joining_a_thread])
+def test_a_wait_is_interrupted_at_once(wait: Callable[[], object], raising: list[str]) -> None:
     timer = threading.Timer(0.1, signal.pthread_kill, [threading.main_thread().ident, signal.SIGUSR1])
     timer.start()
+    begun = perf_counter()
     with pytest.raises(Stopped):
-        threading.Event().wait(20)
+        wait()
+    assert perf_counter() - begun < 10
     timer.join()
 
 

@@ -23,12 +23,12 @@ KEEPING_BOOKS = tuple(f"windtunnel.{name}." for name in ("machine", "seam", "tra
 WAITING = tuple(
     f"windtunnel.seam.{name}"
     for name in (
-        "torch.distributed", "torch.compiled", "torch.triton", "torch.dispatch.faults", "torch.dispatch.backward",
-        "torch.state.ranks", "torch.tensor.loading", "torch.tensor.data", "torch.tensor.processes", "torch.install",
-        "jax", "tensorflow", "mxnet",
+        "clock", "torch.distributed", "torch.compiled", "torch.triton", "torch.dispatch.backward",
+        "torch.dispatch.faults", "torch.dispatch.threads", "torch.state.ranks", "torch.tensor.loading",
+        "torch.tensor.data", "torch.tensor.processes", "torch.install", "jax", "tensorflow", "mxnet",
     )
 )  # fmt: skip
-"""Among them what may wait for other processes, compile, or run the program's code: it can be interrupted."""
+"""Among them what may wait (for processes, threads, real time), compile, or run the program's code: interruptible."""
 CLIENTS = tuple(f"windtunnel.{name}" for name in ("train", "experiments", "torch", "jax", "tensorflow", "mxnet"))
 PROGRAM, BOOKS, LIBRARY = 0, 1, 2
 LIBRARIES = (sys.stdlib_module_names - {"__main__"}) | {"torch", "windtunnel"}
