@@ -51,6 +51,7 @@ from windtunnel.version import __version__
 if TYPE_CHECKING:
     from windtunnel.seam.signals import Handlers
     from windtunnel.seam.torch.state.history import History
+    from windtunnel.seam.torch.state.leaks import Leaks
 
 
 class Installed(Protocol):
@@ -141,6 +142,7 @@ class Session:
         self.machine.blocking = os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0")
         self._installations: list[Installed] = []
         self._history: History | None = None
+        self._leaks: Leaks | None = None
         self._patches = Patches()
         self._modules = frozenset(sys.modules)
         self._forgets: list[Callable[[Collection[str]], None]] = [self._patches.forget]
@@ -191,7 +193,7 @@ class Session:
         installation = Installation(state)
         self._forgets.append(installation.forget)
         installation.install()
-        self._history = state.history
+        self._history, self._leaks = state.history, state.leaks
         if self.options.memory_history:
             state.history.keep()
         self._installations.append(installation)
@@ -261,6 +263,8 @@ class Session:
         """Write the totals of the devices into the trace."""
         if self._history is not None:
             self._history.write()
+        if self._leaks is not None and (leaks := self._leaks.found()):
+            self.trace.facts["leaks"] = leaks
         for device in self.machine.devices:
             while device.frees:
                 device.allocator.free(device.frees.popleft())

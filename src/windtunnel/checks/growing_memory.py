@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections import Counter
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
@@ -10,17 +9,14 @@ from typing import ClassVar, NamedTuple
 from windtunnel.checks import Check
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.operation import UNKNOWN_SITE, Kind, Site
+from windtunnel.trace.schema import Leak
 from windtunnel.trace.trace import MemoryAction, Record, Trace
 from windtunnel.trace.units import format_bytes, format_share, plural
 
 MIN_STEPS = 8  # of steady growth; caches and optimizer states fill within the first few steps
 WARM_UP = 2
 MIN_BYTES = 4 << 10  # a step: a log of losses kept on the device grows by 512 bytes for each value, which is fine
-
-
-SET_UP = frozenset({"parameter", "optimizer", "gradient", "workspace"})  # what is made once, however many lines do it
-LAST = 2  # blocks of the last iteration: what it would have given back is still there at the end
-LATE = 0.9  # of the kernels have run when the last block is allocated: what was loaded before the work is no growth
+MIN_SHARE = 0.1  # of the peak, where no history tells how much each step adds: less may well be kept on purpose
 
 
 class Growth(NamedTuple):
@@ -35,9 +31,10 @@ class GrowingMemory(Check):
     """Memory that grows with every step.
 
     ## What it does
-    Looks at the memory in use at the end of each optimizer step, and reports growth by more than 4 KiB in every step
-    but the first two, over eight steps or more. In a loop without an optimizer it looks at what a line allocates in
-    each iteration and nothing frees, up to the program's last kernels. It needs the history of allocations.
+    Follows a sample of the allocations, and reports lines whose memory stays: evenly from the first times that they run
+    to the program's last kernels, and at least a tenth of the peak in all. With the history of allocations it looks at
+    the memory in use at the end of each optimizer step instead, and reports growth by more than 4 KiB in every step but
+    the first two, over eight steps or more.
 
     ## Why it is bad
     Something keeps a reference across steps, and sooner or later memory is full. Usually it is a loss that is added up
@@ -76,25 +73,22 @@ class GrowingMemory(Check):
 
     def findings(self, trace: Trace) -> list[Finding]:
         """One finding a device."""
-        if not len(trace.memory):
+        found = self._from_history(trace)
+        known = {finding.device for finding in found}
+        left = (self._left_behind(trace, leak) for leak in trace.facts.get("leaks", ()) if leak["device"] not in known)
+        return found + [finding for finding in left if finding is not None]
+
+    def _from_history(self, trace: Trace) -> list[Finding]:
+        if not len(trace.memory) or len(self.steps_ns) < MIN_STEPS + WARM_UP:
             return []
         devices: dict[int, list[MemoryAction]] = {}
         for action in trace.memory_actions():
             if action.action in ("alloc", "free_completed"):
                 devices.setdefault(action.device, []).append(action)
-        found = []
-        for device, actions in sorted(devices.items()):
-            steps_ns, what = self.steps_ns, "step"
-            if len(steps_ns) < MIN_STEPS + WARM_UP:
-                steps_ns, what = _rounds(trace, device, actions), "iteration"
-            if len(steps_ns) < MIN_STEPS + WARM_UP:
-                continue
-            finding = self._judge(trace, device, _growth(actions, steps_ns), what)
-            if finding is not None:
-                found.append(finding)
-        return found
+        judged = (self._judge(trace, device, _growth(rows, self.steps_ns)) for device, rows in sorted(devices.items()))
+        return [finding for finding in judged if finding is not None]
 
-    def _judge(self, trace: Trace, device: int, growth: Growth, what: str) -> Finding | None:
+    def _judge(self, trace: Trace, device: int, growth: Growth) -> Finding | None:
         totals = growth.total_bytes
         if min(later - earlier for earlier, later in pairwise(totals)) < MIN_BYTES:
             return None
@@ -105,56 +99,59 @@ class GrowingMemory(Check):
             key=lambda site: (bool(site.file), growth.last[site] - growth.first.get(site, 0)),
             default=UNKNOWN_SITE,
         )
-        gpus = trace.facts.get("gpus", [])
-        total = gpus[device].get("memory_bytes", 0) if device < len(gpus) else 0
+        total = _memory_bytes(trace, device)
         left = max(0, total - totals[-1]) // each
-        end = f"; at this rate it is full after {plural(left, f'more {what}')}" if total else ""
-        devices = trace.facts.get("devices", [])
-        peak = devices[device].get("peak_allocated_bytes") or 0 if device < len(devices) else 0
-        saved_share = min(1.0, each * (steps + WARM_UP) / peak) if peak else None
-        if saved_share is not None:
-            end += f"; fixing this would save about {format_share(saved_share)} of the peak"
+        end = f"; at this rate it is full after {plural(left, 'more step')}" if total else ""
+        return self._finding(
+            f"memory in use on cuda:{device} grew by {format_bytes(each)} in each of {plural(steps, 'step')}{end}",
+            site, device, steps, totals[-1] - totals[0], each * (steps + WARM_UP), _peak_bytes(trace, device),
+        )  # fmt: skip
+
+    def _left_behind(self, trace: Trace, leak: Leak) -> Finding | None:
+        device = leak["device"]
+        peak, total = _peak_bytes(trace, device), _memory_bytes(trace, device)
+        grown = min(leak["size_bytes"], peak)  # a sample tells about how much
+        if grown < MIN_SHARE * peak:
+            return None
+        others = f", and {plural(leak['lines'] - 1, 'other line')} some more" if leak["lines"] > 1 else ""
+        more = max(0, total - peak) // grown
+        end = f"; with {plural(more, 'time')} as many iterations memory is full" if total else ""
+        return self._finding(
+            f"memory in use on cuda:{device} grew by about {format_bytes(grown)} all along the program: this line left "
+            f"about {plural(leak['blocks'], 'block')} of memory behind{others}{end}",
+            Site(leak["file"], leak["line"], leak["function"]), device, leak["blocks"], grown, grown, peak,
+        )  # fmt: skip
+
+    def _finding(
+        self, message: str, site: Site, device: int, times: int, size_bytes: int, saved_bytes: int, peak: int
+    ) -> Finding:
+        saved_share = min(1.0, saved_bytes / peak) if peak else None
+        saving = (
+            "" if saved_share is None else f"; fixing this would save about {format_share(saved_share)} of the peak"
+        )
         return Finding(
             self.code,
             self.severity,
-            f"memory in use on cuda:{device} grew by {format_bytes(each)} in each of {plural(steps, what)}{end}",
-            f"look for what keeps tensors from one {what} to the next: add up `loss.detach()` or `loss.item()` "
-            "instead of `loss`, and "
-            "keep no outputs in lists without `.detach()`",
+            message + saving,
+            "look for what keeps tensors from one step or iteration to the next: add up `loss.detach()` or "
+            "`loss.item()` instead of `loss`, and keep no outputs in lists without `.detach()`",
             site,
-            times=steps,
-            size_bytes=totals[-1] - totals[0],
+            times=times,
+            size_bytes=size_bytes,
             device=device,
             saved_share=saved_share,
             saved_of="" if saved_share is None else "peak",
         )
 
 
-def _rounds(trace: Trace, device: int, actions: list[MemoryAction]) -> list[int]:
-    """When each iteration of a loop ended, by a line whose blocks stay, one an iteration; empty where there is none."""
-    alive: dict[int, MemoryAction] = {}
-    for action in actions:
-        if action.action == "alloc":
-            alive[action.address] = action
-        elif action.address in alive and _ended_by_program(action, actions):
-            del alive[action.address]
-    kept: dict[Site, list[MemoryAction]] = {}
-    for action in alive.values():
-        if action.site.file and action.size_bytes >= MIN_BYTES and action.category not in SET_UP:
-            kept.setdefault(action.site, []).append(action)
-    site = max(kept, key=lambda one: len(kept[one]), default=None)
-    if site is None or len(kept[site]) < MIN_STEPS + WARM_UP:
-        return []
-    kernels = sorted(row[4] for row in trace.rows if row[0] == Kind.KERNEL and trace.lanes[row[1]].device == device)
-    times = [action.time_ns for action in kept[site]]
-    between = all(bisect(kernels, later) > bisect(kernels, earlier) for earlier, later in pairwise(times))
-    late = bisect(kernels, times[-1]) >= LATE * len(kernels)
-    return times[:-LAST] if between and late else []
+def _memory_bytes(trace: Trace, device: int) -> int:
+    gpus = trace.facts.get("gpus", [])
+    return int(gpus[device].get("memory_bytes", 0)) if device < len(gpus) else 0
 
 
-def _ended_by_program(action: MemoryAction, actions: list[MemoryAction]) -> bool:
-    """Whether a block was freed before the end, at which everything is given back."""
-    return action.time_ns < actions[-1].time_ns
+def _peak_bytes(trace: Trace, device: int) -> int:
+    devices = trace.facts.get("devices", [])
+    return int(devices[device].get("peak_allocated_bytes") or 0) if device < len(devices) else 0
 
 
 def _growth(actions: list[MemoryAction], steps_ns: list[int]) -> Growth:

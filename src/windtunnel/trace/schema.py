@@ -53,6 +53,18 @@ class Replay(TypedDict):
     out_of_memory: Count
 
 
+class Leak(TypedDict):
+    """What a loop left behind on a device: by so many `lines`, and how many `blocks` by the one that left most."""
+
+    device: Annotated[int, Meta(ge=0, lt=1 << 16)]
+    file: str
+    line: int
+    function: str
+    lines: Count
+    blocks: Count
+    size_bytes: Count
+
+
 class Facts(TypedDict, total=False):
     """`Trace.facts`; what is not named here is not read by windtunnel."""
 
@@ -75,6 +87,7 @@ class Facts(TypedDict, total=False):
     processes: Annotated[int, Meta(ge=1)]
     not_decidable: list[str]
     replays: list[Replay]
+    leaks: list[Leak]
     library_streams: dict[str, str]
     retimed_from: list[str]
     compile_ns: Count

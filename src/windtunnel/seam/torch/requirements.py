@@ -32,6 +32,7 @@ NEEDED = {
         torch._C._len_torch_dispatch_stack torch._C._should_allow_numbers_as_tensors torch._ops.HigherOrderOperator
         torch._TorchCompileInductorWrapper torch.ops.aten._ctc_loss torch.ops.aten._ctc_loss_backward
         torch.ops.aten._cudnn_ctc_loss torch.library._impls torch.nn.Module._apply torch.nn.Module._apply.__code__
+        torch.nn.Module._call_impl torch.nn.Module._call_impl.__code__
         torch.utils._python_dispatch.TorchDispatchMode torch.utils._python_dispatch._get_current_dispatch_mode
         torch.utils._python_dispatch._pop_mode_temporarily
     """,

@@ -28,6 +28,7 @@ from windtunnel.seam.torch.state.history import History
 from windtunnel.seam.torch.state.host_guard import HostGuard
 from windtunnel.seam.torch.state.kernel_buffers import KernelBuffers
 from windtunnel.seam.torch.state.late import Late
+from windtunnel.seam.torch.state.leaks import Leaks
 from windtunnel.seam.torch.state.loaded import Loaded
 from windtunnel.seam.torch.state.memory import Memory
 from windtunnel.seam.torch.state.notes import Notes
@@ -114,6 +115,7 @@ class State(Core):
     """
 
     generation = 0
+    bad_fork = False
     only_driver = False  # whether C++ has used CUDA, but not yet Python, whose `torch.cuda.is_initialized()` is False
 
     def __init__(
@@ -136,7 +138,6 @@ class State(Core):
         self.assume = assume
         self.visible: list[int] | None = None
         self.process = os.getpid()
-        self.bad_fork = False
         self.cuda_devices = [torch.device("cuda", i) for i in range(len(machine.devices))]
         self.generators: list[Generator] = []
         self.generator_devices: dict[int, int] = {}
@@ -155,6 +156,7 @@ class State(Core):
         self.notes = Notes(self)
         self.order = Order(self, Unfilled(self.notes))
         self.history = History(self, self.observers)
+        self.leaks = Leaks(self)
         self.ranks = Ranks(self, self.notes)
         self.memory = Memory(self, host_allocator, self.notes, self.history, self.ranks, Loaded(self.observers))
         self.guard = HostGuard(self, self.memory, host_memory_limit, no_data)
@@ -252,6 +254,10 @@ class State(Core):
             storage._wt = tag
             if UNTRACK is not None:
                 UNTRACK(storage)
+        leaks = self.leaks
+        leaks.left -= 1
+        if leaks.left < 0:
+            leaks.sample(tag, index)
         room = self.room
         room.left -= size
         if room.left < 0:
