@@ -43,7 +43,7 @@ def typed(line: str, clone: Path, **more: str) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("WINDTUNNEL_", "PYTHON", "MAKE"))}
     done = subprocess.run(
         line, shell=True, cwd=clone, env={**kept, "OMP_NUM_THREADS": "1", **more},
-        capture_output=True, text=True, timeout=600, check=False,
+        capture_output=True, text=True, errors="replace", timeout=600, check=False,  # threads print side by side
     )  # fmt: skip
     printed = done.stdout + done.stderr
     assert done.returncode == 0, f"{line}\n{printed}"

@@ -102,11 +102,12 @@ def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
     group, device, args, kwargs = place(dispatch, group, plan, args, kwargs, scattered=True)
     sent = _posted(dispatch, group, plan.name, tensors, (device, peer, tag))
     timeout = group.timeout(sent.posted_ns)
-    out = _carried(dispatch, plan, func, (*args[:-1], sent.tag), kwargs, sent.device)
-    work = dist.Work.unbox(out)
-    with torch._C._DisableTorchDispatch():
-        clock = torch.tensor([_begins_ns(dispatch, sent), _type_number(tensors)], device="cpu")
-        ticket = group.carrier.send([clock], peer, sent.tag + CLOCK_TAGS)
+    with groups.watch.waiting(sent.entry, posts=True):
+        out = _carried(dispatch, plan, func, (*args[:-1], sent.tag), kwargs, sent.device)
+        work = dist.Work.unbox(out)
+        with torch._C._DisableTorchDispatch():
+            clock = torch.tensor([_begins_ns(dispatch, sent), _type_number(tensors)], device="cpu")
+            ticket = group.carrier.send([clock], peer, sent.tag + CLOCK_TAGS)
     event = None if sent.stream is None else _queue(dispatch, sent, 0)
     if event is None:
         sent.meet(dispatch, peer, 0)
@@ -131,14 +132,15 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
     group, device, args, kwargs = place(dispatch, group, plan, args, kwargs, scattered=True)
     awaited = _posted(dispatch, group, plan.name, tensors, (device, source, args[-1]))
     limit_ms = group.limit_ms(awaited.posted_ns)
-    out = _carried(dispatch, plan, func, (*args[:-1], awaited.tag), kwargs, awaited.device)
-    work = dist.Work.unbox(out)
     completion = None if awaited.stream is None else group.numbered("recv")
     clock_tag = awaited.tag + CLOCK_TAGS
-    with torch._C._DisableTorchDispatch():
-        clock = torch.zeros(2, dtype=torch.int64, device="cpu")
-        # Asked for at once where the sender is known: the sender's `wait` may depend on it.
-        ticket = group.carrier.recv([clock], source, clock_tag) if source >= 0 else None
+    with groups.watch.waiting(awaited.entry, posts=True):
+        out = _carried(dispatch, plan, func, (*args[:-1], awaited.tag), kwargs, awaited.device)
+        work = dist.Work.unbox(out)
+        with torch._C._DisableTorchDispatch():
+            clock = torch.zeros(2, dtype=torch.int64, device="cpu")
+            # Asked for at once where the sender is known: the sender's `wait` may depend on it.
+            ticket = group.carrier.recv([clock], source, clock_tag) if source >= 0 else None
 
     def finish(timeout: timedelta | None) -> Event | None:
         with groups.watch.waiting(awaited.entry):

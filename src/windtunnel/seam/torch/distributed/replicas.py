@@ -97,12 +97,13 @@ class Replicas:
 
 def _holders(mesh: DeviceMesh, placements: Sequence[Placement]) -> tuple[int, ...]:
     """The ranks that hold the same part of a DTensor as this one."""
-    coordinate = mesh.get_coordinate()
-    if coordinate is None:
-        return ()
-    place = tuple(slice(None) if placement.is_replicate() else at
-                  for at, placement in zip(coordinate, placements, strict=True))  # fmt: skip
-    return tuple(mesh.mesh[place].flatten().tolist())
+    with torch._C._DisableTorchDispatch():  # these operators are no work of the program
+        coordinate = mesh.get_coordinate()
+        if coordinate is None:
+            return ()
+        place = tuple(slice(None) if placement.is_replicate() else at
+                      for at, placement in zip(coordinate, placements, strict=True))  # fmt: skip
+        return tuple(mesh.mesh[place].flatten().tolist())
 
 
 def _checksum(tensor: Tensor) -> int:
@@ -152,8 +153,9 @@ def _flat(replicas: Replicas, module: ModuleType) -> list[Patch]:
         """FSDP makes a flat parameter, which is synchronized by now if that was asked for."""
         made = stock(state, *args)
         name = state.sharding_strategy.name
-        group = state.process_group if name == "NO_SHARD" else getattr(state, "_inter_node_pg", None)
-        handle = getattr(state, "_handle", None)
+        known = vars(state)  # what the module does not have is asked of the one that it wraps, which it has not yet
+        group = state.process_group if name == "NO_SHARD" else known.get("_inter_node_pg")
+        handle = known.get("_handle")
         if group is not None and handle is not None:
             replicas.add([handle.flat_param], dist.get_process_group_ranks(group))
         return made

@@ -217,8 +217,8 @@ class Watch:
             lock.release()
 
     @contextmanager
-    def waiting(self, entry: int) -> Iterator[None]:
-        """A call that was made, in which the rank now waits for the others.
+    def waiting(self, entry: int, posts: bool = False) -> Iterator[None]:
+        """A call that was made, in which the rank now waits for the others; or `posts` what it will wait for later.
 
         Raises:
             DistBackendError: the connection was lost because another rank ended.
@@ -226,12 +226,12 @@ class Watch:
         if self.ledger is None or entry < 0:
             yield
             return
-        if entry not in self._waits:
-            self._waits[entry] = monotonic_ns()
-            self.ledger.mark(entry, State.WAITING)
+        if not posts:
+            self._waits_in(entry)
         try:
             yield
         except RuntimeError as error:
+            self._waits_in(entry)
             notes = self._lost() if type(error) in LOSSES else []
             if not notes:
                 self.done(entry)
@@ -243,7 +243,13 @@ class Watch:
         except BaseException:
             self.done(entry)
             raise
-        self.done(entry)
+        if not posts:
+            self.done(entry)
+
+    def _waits_in(self, entry: int) -> None:
+        if entry not in self._waits and self.ledger is not None:
+            self._waits[entry] = monotonic_ns()
+            self.ledger.mark(entry, State.WAITING)
 
     def done(self, entry: int) -> None:
         """A call has ended."""

@@ -67,8 +67,12 @@ class Kept:
 
 @cache
 def keeps_casts_with_history() -> bool:
-    """Whether a weight first cast without gradients has them later in the region: pytorch#165068, asked of the CPU."""
-    with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+    """Whether a weight first cast without gradients has them later in the region: pytorch#165068, asked of the CPU.
+
+    No mode sees it, such as that of PyTorch's sanitizer, which would ask for CUDA's streams before they are there.
+    """
+    cast = torch.autocast("cpu", dtype=torch.bfloat16)
+    with torch._C._DisableTorchDispatch(), torch.inference_mode(False), torch.enable_grad(), cast:
         weight = torch.ones(1, 1, dtype=torch.float32, device="cpu", requires_grad=True)
         with torch.no_grad():
             torch.mm(weight, weight)

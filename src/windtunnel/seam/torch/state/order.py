@@ -85,11 +85,7 @@ class Order:
             # The first operator after a node was made belongs to that node's forward.
             forward.setdefault(get_sequence() - 1, stream)
             return stream
-        if self._chosen(device, stream):
-            return stream  # for which the engine waits neither before nor after
-        found = self._forward_stream(node, device, stream)
-        self._backward(found, stream)
-        return found
+        return self._forward_stream(node, device, stream)
 
     def current(self, device: int, stream: Stream) -> Stream:
         """What `torch.cuda.current_stream` says: in a backward function, the stream of its forward."""
@@ -97,10 +93,14 @@ class Order:
         return stream if node is None else self._forward_stream(node, device, stream)
 
     def _forward_stream(self, node: Node, device: int, stream: Stream) -> Stream:
+        """The stream that the engine runs a node on, and lets wait for those of the nodes before it."""
         if self._chosen(device, stream):
-            return stream
+            return stream  # for which the engine waits neither before nor after
         found = self._redirected.get(node) or self._node_stream(node, device)
-        return stream if found is None or found.device != device else found
+        if found is None or found.device != device:
+            found = stream
+        self._backward(found, stream)
+        return found
 
     def _node_stream(self, node: Node | None, device: int) -> Stream | None:
         """The stream that the engine runs a node on, None of a leaf of which it isn't known; the caller has no node."""
