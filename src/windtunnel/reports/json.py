@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from windtunnel.reports.parts import host
 from windtunnel.reports.parts.compiled import Compiled
 from windtunnel.reports.parts.peak import Peak
 from windtunnel.reports.parts.summary import Device, Step, Summary, summarize
@@ -36,6 +37,7 @@ def as_dict(trace: Trace, findings: Sequence[Finding]) -> Json:
         "program": summary.program,
         "operations": summary.operations,
         "duration_ns": summary.end_ns - summary.begin_ns,
+        "host": host.as_dict(summary.host),
         "timing": _timing(summary.timing) | _samples(summary),
         "devices": [_device(device) for device in summary.devices],
         "compiled": None if summary.compiled is None else _compiled(summary.compiled),
