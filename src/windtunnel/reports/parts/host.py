@@ -16,8 +16,8 @@ from windtunnel.trace.plain import Json
 from windtunnel.trace.trace import Trace
 from windtunnel.trace.units import format_bytes, format_ns, format_share, plural
 
-LEAST_NS, LEAST_SHARE = 1_000_000, 0.05
-"""Work of less than both, in absolute terms and of the step, is not worth a word."""
+LEAST_NS, LEAST_SHARE, NOISE_NS = 1_000_000, 0.05, 500_000
+"""Work of less than both, in absolute terms and of the step, is not worth a word; the noise of a machine never is."""
 BOUND, BOUND_NS = 0.3, 2_000_000
 """From this share of the step and so much work on, which no other work on this machine explains, it is the verdict."""
 HIDDEN_CAUSES = ("compute", "memory", "communication", "copy")
@@ -83,7 +83,7 @@ def measure(trace: Trace, timing: Timing, synchronized: bool, window_ns: int) ->
     if workers:
         whole_ns = max(whole_ns, batch_ns // workers)
     work_ns = max(own_ns, batch_ns // workers if workers else 0)
-    if work_ns < LEAST_NS and work_ns < LEAST_SHARE * step_ns:
+    if work_ns < NOISE_NS or (work_ns < LEAST_NS and work_ns < LEAST_SHARE * step_ns):
         return None
     by_workers = workers > 0 and batch_ns // workers >= own_ns
     return HostWork(
