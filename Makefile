@@ -61,6 +61,7 @@ help-all: help
 	@echo "make conformance      PyTorch $(OLDEST_TORCH)'s own CUDA tests on two emulated GPUs; takes half an hour to an hour; fetches them first"
 	@echo "make advice           every advice that a patch can follow is followed, and held to what was promised; an hour or more"
 	@echo "make behaviour        what thirty programs do, recorded before a change of structure and compared after it (ARGS)"
+	@echo "make exam             other people's programs (KernelBench) beside published times: CHECKOUT=a clone of it (ARGS)"
 	@echo "make hardware         what a real NVIDIA GPU says to what is emulated: 40 minutes; HARDWARE_PYTHON=a Python with CUDA's torch"
 	@echo "make faults           random faults in a training of two ranks, beside an oracle; a quarter of an hour (ARGS=\"--seed 7\")"
 	@echo "make determinism      thirty programs twice: output, traces and findings are the same bytes; ten minutes"
@@ -274,6 +275,10 @@ faults: environment
 pages: environment
 	$(RUN) -m tools.docs.check_pages
 	$(RUN) -m tools.docs.figures
+
+# Programs that are held back to judge the clock are left out, unless ARGS=--all.
+exam: environment
+	$(RUN) -m tools.exam $(CHECKOUT) $(ARGS)
 
 # What changes/ says of the next release.
 changelog: environment

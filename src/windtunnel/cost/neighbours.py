@@ -7,26 +7,29 @@ of the kind's kernels, each weighted by the inverse fourth power of its distance
 ones gets something between and one far away the nearest. Kinds that were not measured keep the family's time.
 
 The families say how time changes with sizes and from GPU to GPU; corrections say what they leave out: how rows are
-divided among threads, which kernel a library chooses, what L2 holds. `make calibrate` writes the file, and prints the
-error with each kernel left out of its own correction.
+divided among threads, which kernel a library chooses, what L2 holds. Beyond a distance of `REACH` a correction counts
+less and less, and the band has what was left of it. `make calibrate` writes the file, and prints the error with each
+kernel left out of its own correction.
 """
 
 from __future__ import annotations
 
 import json
 from functools import cache
-from math import exp, log2, prod
+from math import dist, exp, log2, prod
 from typing import NamedTuple
 
 from windtunnel.cost import flops
 from windtunnel.cost.bands import band
-from windtunnel.cost.families import attention
+from windtunnel.cost.families import attention, streams
 from windtunnel.cost.families.problem import Price, Problem
 from windtunnel.cost.files import DATA
 from windtunnel.operators.card import card
 
 SOFTEN = 0.05
 """Added to squared distances (in factors of two), so that no single kernel decides alone."""
+REACH = 2.0
+"""How far a correction holds, in factors of two of a size; further away it fades with the square of the distance."""
 _BY_NAME = ("norm", "softmax", "pool", "embedding", "index", "scan", "random", "foreach", "optimizer")
 """Classes whose operators are kernels of their own each."""
 _BY_FORM = ("elementwise", "activation", "copy", "fill", "reduction")
@@ -77,12 +80,16 @@ def corrected(priced: Price, problem: Problem, class_name: str) -> Price:
     own = problem.gpu.key == known.gpu
     if not own and class_name in _ON_ANOTHER:
         return priced
-    longer = exp(correction(found.sizes, near))
-    return Price(
-        priced.duration_ns * longer,
-        priced.floor_ns,
-        band(f"neighbours {class_name}", "own GPU" if own else "own generation"),
-    )
+    known_part = min(1.0, (REACH / max(REACH, nearest(found.sizes, near))) ** 2)
+    whole = correction(found.sizes, near)
+    width = band(f"neighbours {class_name}", "own GPU" if own else "own generation")
+    unsure = exp(abs(whole) * (1.0 - known_part)) - 1.0
+    return Price(priced.duration_ns * exp(whole * known_part), priced.floor_ns, width + unsure)
+
+
+def nearest(sizes: tuple[float, ...], near: tuple[Kernel, ...]) -> float:
+    """How far the nearest measured kernel is, in factors of two."""
+    return min(dist(sizes, one.sizes) for one in near)
 
 
 def correction(sizes: tuple[float, ...], near: tuple[Kernel, ...]) -> float:
@@ -146,6 +153,8 @@ def _rows(problem: Problem, class_name: str) -> tuple[float, ...]:
     total = sum(prod(shape) for shape in problem.inputs) if class_name in ("foreach", "optimizer") else prod(x)
     if class_name in ("norm", "softmax", "scan"):
         row = x[1] if "batch_norm" in problem.name and len(x) > 1 else x[-1]
+        if "layer_norm" in problem.name or "rms_norm" in problem.name:
+            row = streams.row_of(problem)
         return log2(max(1, total)), log2(max(1, row))
     if class_name in ("index", "embedding", "copy"):
         total = prod(outputs[0]) if outputs else total

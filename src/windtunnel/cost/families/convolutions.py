@@ -56,7 +56,10 @@ LEAST_CHANNELS = 16
 
 
 class Sizes(NamedTuple):
-    """Batch, channels and positions of the wide and the deep tensor, groups, and positions of the kernel."""
+    """Batch, channels and positions of the wide and the deep tensor, groups, and positions of the kernel.
+
+    `skips` is whether the gradient of the data leaves out what strides skip.
+    """
 
     batch: int
     wide: int
@@ -65,6 +68,7 @@ class Sizes(NamedTuple):
     deep_positions: int
     groups: int
     kernel: int
+    skips: bool
 
 
 def sizes(problem: Problem) -> tuple[Sizes, tuple[str, ...]] | None:
@@ -87,7 +91,8 @@ def sizes(problem: Problem) -> tuple[Sizes, tuple[str, ...]] | None:
         return None
     wide, deep = (out, x) if transposed else (x, out)
     groups = max(1, wide[1] // weight[1])
-    return Sizes(x[0], wide[1], prod(wide[2:]), deep[1], prod(deep[2:]), groups, prod(weight[2:])), kinds
+    skips = not any(number not in "1[], " for number in str(dict(signature.detail).get("dilation", "")))
+    return Sizes(x[0], wide[1], prod(wide[2:]), deep[1], prod(deep[2:]), groups, prod(weight[2:]), skips), kinds
 
 
 def padded(channels: int, tensor_cores: bool) -> int:
@@ -102,7 +107,8 @@ def product_of(kind: str, of: Sizes, item: int, tensor_cores: bool) -> products.
     wide, deep = padded(of.wide // of.groups, tensor_cores), padded(of.deep // of.groups, tensor_cores)
     outside, inside = of.batch * of.deep_positions, of.batch * of.wide_positions
     if kind == "data":
-        depth = max(1, round(deep * of.kernel * min(1.0, of.deep_positions / of.wide_positions)))
+        left = min(1.0, of.deep_positions / of.wide_positions) if of.skips else 1.0
+        depth = max(1, round(deep * of.kernel * left))
         return products.Product(of.groups, inside, wide, depth, item, min(1.0, outside * deep / (inside * depth)))
     distinct = min(1.0, of.wide_positions / (of.deep_positions * of.kernel))
     if kind == "forward":
@@ -138,7 +144,9 @@ def price(problem: Problem) -> Price | None:
 def _kind_ns(kind: str, of: Sizes, problem: Problem, row: products.Row, part: float) -> float:
     """The time of one product of a convolution, with the conversions of layout around it."""
     tensor_cores = problem.gpu.has_tensor_cores and problem.precision != "fp32"
-    first = tensor_cores and problem.precision != "tf32" and ("channels_last", 1) not in problem.signature.detail
+    transposed = kind == "data" and not problem.name.endswith("_backward")
+    converted = tensor_cores and (problem.precision != "tf32" or transposed)
+    first = converted and ("channels_last", 1) not in problem.signature.detail
     product = product_of(kind, of, problem.item_bytes, tensor_cores)
 
     def length_ns(share: float, slower: float = 1.0) -> float:

@@ -52,6 +52,12 @@ IN_REGISTERS = 1024
 IN_SHARED_MEMORY = 8192
 """The longest row that is read twice and not three times: seen in NeuSight's timings (0.63 of the bandwidth on V100 to
 8192 columns, 0.44 beyond)."""
+LOAD_NS = 450
+"""What one load of all a block's threads takes where nothing else runs beside it: 300 ns from memory (Luo et al., arXiv
+2402.13499, tables of latencies), and the arithmetic that waits for it; assumed."""
+ROW_BLOCKS = {"norm": (128, 2), "softmax": (1024, 3)}
+"""Threads of the block that a row has to itself, and passes over the row: vectorized_layer_norm_kernel
+(layer_norm_kernel.cu), cunn_SoftMaxForward (SoftMax.cu). A thread loads four elements at once, or 16 bytes."""
 SECTOR_BYTES = 32
 """What memory hands out at least (NVIDIA's CUDA C++ Best Practices Guide, "Coalesced access to global memory")."""
 NEAREST = {
@@ -107,7 +113,8 @@ def price(problem: Problem) -> Price | None:
     if operator.name == "index":
         size += gathered_bytes(problem)
     again = further_bytes(problem, operator) if operator.name in ("norm", "softmax") else 0.0
-    time_ns = max(moved_ns(gpu, size, rate, again), made_ns(problem, operator)) + reordered_ns(problem, operator)
+    needed_ns = max(moved_ns(gpu, size, rate, again), made_ns(problem, operator), few_rows_ns(problem, operator))
+    time_ns = needed_ns + reordered_ns(problem, operator)
     floor_ns = shortest_ns(operator, gpu.generation) * launches(signature, problem.name, operator)
     distance = generation_share(gpu.generation, gpu.key)[1]
     if operator.name in OWN_BANDS:
@@ -139,6 +146,25 @@ def made_ns(problem: Problem, operator: OperatorClass) -> float:
     rate = elements_per_clock(generator_of(problem.name))
     outputs = problem.signature.shapes[problem.signature.inputs :] or problem.inputs
     return 1000.0 * prod(outputs[0]) / (rate * problem.gpu.sm_count * problem.gpu.clock_mhz)
+
+
+def few_rows_ns(problem: Problem, operator: OperatorClass) -> float:
+    """What a normalization of fewer rows than there are SMs takes: a row is one block's, which waits for its loads."""
+    row = _normalized(problem, operator)
+    if not row or (rows := prod(problem.inputs[0]) // row) >= problem.gpu.sm_count:
+        return 0.0
+    threads, passes = ROW_BLOCKS[operator.name]
+    loaded = threads * max(4, 16 // problem.item_bytes)
+    return float(passes * LOAD_NS * ceil(row / loaded)) if rows else 0.0
+
+
+def _normalized(problem: Problem, operator: OperatorClass) -> int:
+    """Elements of a row that a block has to itself; 0 of kernels that share rows out, or keep them in registers."""
+    if not problem.inputs or not problem.inputs[0] or "backward" in problem.name:
+        return 0
+    if operator.name == "softmax":
+        return problem.inputs[0][-1] if problem.inputs[0][-1] > IN_REGISTERS else 0
+    return row_of(problem) if "layer_norm" in problem.name or "rms_norm" in problem.name else 0
 
 
 @cache
@@ -184,7 +210,7 @@ def moved_ns(gpu: Gpu, size: float, rate: float, again: float = 0.0) -> float:
 def _kind(problem: Problem, operator: OperatorClass, backward: bool) -> str:
     """The row of the class table: layer norms (RMS norms among them) and softmax of long rows have none, forward."""
     if "layer_norm" in problem.name or "rms_norm" in problem.name:
-        return "layer norm" if backward or _row(problem) <= IN_REGISTERS else ""
+        return "layer norm" if backward or row_of(problem) <= IN_REGISTERS else ""
     if operator.name == "softmax" and problem.inputs and problem.inputs[0] and problem.inputs[0][-1] > IN_REGISTERS:
         return ""
     return operator.name
@@ -207,7 +233,7 @@ def further_bytes(problem: Problem, operator: OperatorClass) -> float:
         if not backward and not _in_training(problem):
             return 0.0
         return passed * _outgrown(passed, problem.gpu)
-    row_bytes = item * _row(problem)
+    row_bytes = item * row_of(problem)
     weights = passed if backward and _has_weights(problem) else 0.0
     return passed * lost(row_bytes, problem.gpu) + weights * _outgrown(passed, problem.gpu)
 
@@ -224,9 +250,12 @@ def _outgrown(size: float, gpu: Gpu) -> float:
     return min(1.0, max(0.0, 2.0 * size / gpu.l2_bytes - 1.0))
 
 
-def _row(problem: Problem) -> int:
+def row_of(problem: Problem) -> int:
     """Elements that one normalization goes over: the last dimensions that the weight has, or a group's."""
     x = problem.inputs[0]
+    if "layer_norm" in problem.name or "rms_norm" in problem.name:
+        weights = (prod(shape) for shape in problem.inputs[1:] if 1 < len(shape) < len(x) and x[-len(shape) :] == shape)
+        return next(weights, x[-1] if x else 1)
     if "group_norm" in problem.name and len(x) > 1:
         return prod(x[1:]) // max(1, int(dict(problem.signature.detail).get("group", USUAL_GROUPS)))
     return x[-1] if x else 1

@@ -1,0 +1,40 @@
+"""The clock's exam (`make exam`).
+
+    python -m tools.exam CHECKOUT [--gpu H100] [--only conv] [--least-ms 0.2] [--rows]
+
+CHECKOUT is a clone of github.com/ScalingIntelligence/KernelBench with its history. Its programs run unmodified, without
+data, and their times are compared with those that lie beside them: median, 90th percentile and bias of the error, and
+the share inside the printed band, by machine and by kind of program. Only the odd numbers of level 1 are for whoever
+works on the clock; the others judge it, and run with `--all`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tools.corpus.outcomes import show, summarize
+from tools.exam import kernelbench
+
+
+def main() -> None:
+    """Run the exam."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkout", type=Path, help="a clone of KernelBench")
+    parser.add_argument("--gpu", default="", help="only machines whose GPU's name begins so")
+    parser.add_argument("--only", default="", help="only programs with this word in their names")
+    parser.add_argument("--least-ms", type=float, default=0.0, help="only programs that took at least so long")
+    parser.add_argument("--rows", action="store_true", help="a line for each program")
+    parser.add_argument("--all", action="store_true", help="those that are held back too; not for work on the clock")
+    options = parser.parse_args()
+    found = []
+    for program, one in kernelbench.outcomes(options.checkout, options.gpu, options.only, options.all):
+        if one.published >= options.least_ms:
+            found.append((program, show(one) if options.rows else one))
+    summarize(one for _, one in found)
+    print()
+    summarize(one._replace(group=f"level {program.level}, {program.family}") for program, one in found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""KernelBench's programs (github.com/ScalingIntelligence/KernelBench, MIT) from a checkout, and its published times.
+
+Each program has a `Model`, `get_init_inputs` and `get_inputs`. They are run here as the checkout's own timing does:
+three calls to warm up, then calls between two events with a synchronization after each; the newer edition also writes
+256 MB before each call, so that L2 holds nothing of the call before.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+import windtunnel
+from tools.corpus.outcomes import Outcome
+from windtunnel.errors import WindtunnelError
+
+WARM_UP, TRIALS = 3, 3
+CLEARED = (32, 1024, 1024)
+"""Of 64-bit integers: what the newer edition writes before each call."""
+
+
+class Edition(NamedTuple):
+    """The programs of one commit, and the GPUs that its folders of times are of."""
+
+    commit: str
+    clears_l2: bool
+    machines: dict[str, str]
+
+
+EDITIONS = (
+    Edition("423217d", True, {"H100_Modal": "H100", "H100_PCIe_LambdaLabs": "H100-PCIe"}),
+    Edition(
+        "7dd9cfa",
+        False,
+        {
+            "A100-80GB_modal": "A100-80GB", "A10G_modal": "A10G", "B200_together": "B200", "H100_together": "H100",
+            "L40S_modal": "L40S", "L4_modal": "L4", "T4_modal": "T4",
+        },
+    ),
+)  # fmt: skip
+
+FAMILIES = {
+    "matmul": ("matmul", "matrix", "gemm"), "convolution, transposed": ("conv_transposed", "convtranspose"),
+    "convolution, depthwise": ("depthwise",), "convolution, 3-D": ("conv_standard_3d", "conv3d"),
+    "convolution": ("conv",), "pool": ("pool",), "norm": ("norm",), "scan": ("cumsum", "cumprod"),
+    "loss": ("loss",), "attention": ("attention",), "softmax": ("softmax",),
+    "reduction": ("reduction", "argmax", "argmin"),
+}  # fmt: skip
+"""Kinds of programs by words in their names; the first that fits."""
+
+
+class Program(NamedTuple):
+    """One file: the level of difficulty, its number there, its name, its text."""
+
+    level: int
+    number: int
+    name: str
+    text: str
+
+    @property
+    def family(self) -> str:
+        """What kind of program it is; "element-wise" where no word of its name says so."""
+        if self.level > 1:
+            return "several kernels" if self.level == 2 else "networks"
+        name = self.name.lower()
+        return next((kind for kind, words in FAMILIES.items() if any(word in name for word in words)), "element-wise")
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether it is kept to judge the clock, and so neither shown nor fitted: all but level 1's odd numbers."""
+        return self.level > 1 or self.number % 2 == 0
+
+
+def read(checkout: Path, commit: str, path: str) -> str:
+    """A file of a commit; an empty text where there is none."""
+    done = subprocess.run(
+        ["git", "-C", str(checkout), "show", f"{commit}:{path}"], capture_output=True, text=True, check=False
+    )
+    return done.stdout if done.returncode == 0 else ""
+
+
+def programs(checkout: Path, commit: str, everything: bool) -> Iterator[Program]:
+    """The programs that may be looked at, by level and number; those held back only with `everything`."""
+    done = subprocess.run(
+        ["git", "-C", str(checkout), "ls-tree", "-r", "--name-only", commit, "KernelBench"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    paths = [Path(line) for line in done.stdout.splitlines() if line.endswith(".py")]
+    named = [(int(path.parent.name.removeprefix("level")), int(path.name.split("_")[0]), path) for path in paths
+             if path.parent.name.startswith("level") and path.name[0].isdigit()]  # fmt: skip
+    for level, number, path in sorted(named):
+        one = Program(level, number, path.stem, "")
+        if level <= 3 and (everything or not one.is_held_back):
+            yield one._replace(text=read(checkout, commit, str(path)))
+
+
+def published(checkout: Path, edition: Edition, machine: str, everything: bool) -> dict[tuple[int, str], float]:
+    """Mean times in milliseconds by level and name."""
+    text = read(checkout, edition.commit, f"results/timing/{machine}/baseline_time_torch.json")
+    found: dict[tuple[int, str], float] = {}
+    for key, rows in json.loads(text).items():
+        level = int(key.removeprefix("level"))
+        for file, row in rows.items():
+            one = Program(level, int(file.split("_")[0]), file.removesuffix(".py"), "")
+            if row and (everything or not one.is_held_back):
+                found[level, one.name] = float(row["mean"])
+    return found
+
+
+def predicted(program: Program, gpu: str, clears_l2: bool) -> tuple[float, float | None]:
+    """Its time in milliseconds on an emulated GPU without data, and its band."""
+    names: dict[str, Any] = {"__name__": program.name}
+    with windtunnel.emulate(gpu, no_data=True) as session, torch.no_grad():
+        exec(compile(program.text, f"{program.name}.py", "exec"), names)
+        with torch.device("cuda"):  # inputs of gigabytes are made where they cost nothing
+            inputs = [one.cuda() if isinstance(one, torch.Tensor) else one for one in names["get_inputs"]()]
+            model = names["Model"](*names["get_init_inputs"]()).cuda()
+        spent = []
+        for trial in range(WARM_UP + TRIALS):
+            if clears_l2:
+                torch.empty(CLEARED, dtype=torch.int64, device="cuda").fill_(42)
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            model(*inputs)
+            end.record()
+            torch.cuda.synchronize()
+            if trial >= WARM_UP:
+                spent.append(start.elapsed_time(end))
+        session.write_band()
+        band = session.trace.facts["band"]
+    return sum(spent) / len(spent), band
+
+
+def outcomes(checkout: Path, gpu: str, word: str, everything: bool) -> Iterator[tuple[Program, Outcome]]:
+    """Each program with `word` in its name on each machine with a published time whose GPU's name begins with `gpu`."""
+    for edition in EDITIONS:
+        of_edition = [one for one in programs(checkout, edition.commit, everything) if word in one.name]
+        for machine, key in edition.machines.items():
+            if not key.startswith(gpu):
+                continue
+            times = published(checkout, edition, machine, everything)
+            for program in of_edition:
+                time = times.get((program.level, program.name))
+                if time is None:
+                    continue
+                try:
+                    found, band = predicted(program, key, edition.clears_l2)
+                except (WindtunnelError, torch.cuda.OutOfMemoryError, RuntimeError) as error:
+                    print(f"{program.name} on {key} ({machine}) did not run: {str(error).splitlines()[0]}", flush=True)
+                    continue
+                gc.collect()
+                yield program, Outcome(program.name[:32], f"{key} {edition.commit}", found, time, band)
