@@ -13,6 +13,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "corpus": {"hardware"},
     "calibration": {"corpus", "fitting"},
     "compare": {"corpus", "calibration"},
+    "exam": {"corpus"},
     "programs": {"docs"},
     "advice": {"programs"},
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -175,7 +177,7 @@ def test_channels_that_are_no_multiples_of_eight_are_padded_in_copies():
     odd, even = (ns(RTX4090, forward(256, channels, 64, 56, 1)) for channels in (60, 64))
     tensor_ns = 2e9 * 256 * 60 * 56 * 56 / RTX4090.gpu.memory_bandwidth_bytes_per_s
     assert odd - even > tensor_ns
-    assert convolutions.padded_elements(convolutions.Sizes(1, 3, 100, 64, 100, 1, 1)) == 0
+    assert convolutions.padded_elements(convolutions.Sizes(1, 3, 100, 64, 100, 1, 1, True)) == 0
 
 
 def test_cudnn_converts_the_layout_where_that_is_faster():
@@ -184,3 +186,18 @@ def test_cudnn_converts_the_layout_where_that_is_faster():
     first, last = (ns(RTX4090, forward(*sizes, groups=32, detail=detail)) for detail in ((), LAST))
     tensors_ns = 2e9 * 4 * 256 * 256 * 56 * 56 / RTX4090.gpu.memory_bandwidth_bytes_per_s
     assert last < first < last + 1.3 * tensors_ns
+
+
+def dilated(name, dilation):
+    """A transposed convolution of stride 2, whose kernel a dilation spreads."""
+    detail = (("tf32", 1), ("stride", "[2, 2]"), ("dilation", f"[{dilation}, {dilation}]"), ("transposed", 1))
+    tensors = ((16, 256, 64, 64), (256, 256, 3, 3), (16, 256, 128, 128))
+    size = 4 * sum(map(prod, tensors))
+    signature = Signature("aten::convolution", tensors, ("float32",) * 3, 2, 0, size, size, detail)
+    return model(name).kernel(signature).duration_ns
+
+
+@pytest.mark.parametrize("name", ["A100", "B200"])
+def test_a_dilated_transposed_convolution_computes_what_strides_skip(name):
+    """cuDNN has no kernels that leave it out: KernelBench's times of dilated ones on eight GPUs are of all of it."""
+    assert dilated(name, 2) > 2 * dilated(name, 1)

@@ -92,3 +92,13 @@ def test_an_operand_in_another_order_costs_more_and_norms_copy_it_first(name, co
     share = streams.class_share("scattered", False)
     added = passes(V100, plain._replace(detail=(("scattered", size),))) - passes(V100, plain)
     assert added == pytest.approx(1 / share - 1 + 2 * copies, rel=0.02, abs=0.01)
+
+
+@pytest.mark.parametrize("cost_model", [V100, A100, L4])
+def test_a_few_long_rows_wait_for_the_blocks_that_have_them(cost_model):
+    """A block loads 512 elements at once and waits, whatever the bandwidth: 2 x 8,192 loads of 0.3 to 0.6 us."""
+    images = (16, 64, 256, 256)
+    few = Signature("aten::native_layer_norm", (images, images[1:], images[1:], images), ("float32",) * 4, 3)
+    assert 4.9e6 < cost_model.kernel(few).duration_ns < 9.9e6
+    many = norm("aten::native_layer_norm", (16 * 64 * 256, 256))
+    assert cost_model.kernel(many).duration_ns < cost_model.kernel(few).duration_ns / 2

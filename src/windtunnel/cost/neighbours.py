@@ -84,7 +84,7 @@ def corrected(priced: Price, problem: Problem, class_name: str) -> Price:
     whole = correction(found.sizes, near)
     width = band(f"neighbours {class_name}", "own GPU" if own else "own generation")
     unsure = exp(abs(whole) * (1.0 - known_part)) - 1.0
-    return Price(priced.duration_ns * exp(whole * known_part), priced.floor_ns, width + unsure)
+    return Price(priced.duration_ns * exp(whole * known_part), priced.floor_ns, min(1.0, width + unsure))
 
 
 def nearest(sizes: tuple[float, ...], near: tuple[Kernel, ...]) -> float:

@@ -1,0 +1,59 @@
+"""The clock's exam leaves out what judges the clock, and reads programs and times as KernelBench has them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from tools.exam import kernelbench
+from tools.exam.kernelbench import Edition
+
+PROGRAM = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+def get_inputs():
+    return [torch.rand(4096, 16384)]
+
+def get_init_inputs():
+    return []
+"""
+NAMES = ("level1/19_ReLU", "level1/20_LeakyReLU", "level2/1_Conv2D_ReLU")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with three programs, their times on an H100, and an edition that is its only commit."""
+    for name in NAMES:
+        file = tmp_path / "KernelBench" / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(PROGRAM)
+    times = {level: {} for level in ("level1", "level2")}
+    for level, name in (name.split("/") for name in NAMES):
+        times[level][f"{name}.py"] = {"mean": 0.2}
+    folder = tmp_path / "results/timing/one"
+    folder.mkdir(parents=True)
+    (folder / "baseline_time_torch.json").write_text(json.dumps(times))
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e@e"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "all", "--no-verify"]):
+        subprocess.run([*git, *command], check=True)
+    monkeypatch.setattr(kernelbench, "EDITIONS", (Edition("HEAD", True, {"one": "H100"}),))
+    return tmp_path
+
+
+def test_only_what_may_be_looked_at_is_run(checkout: Path) -> None:
+    ((program, one),) = kernelbench.outcomes(checkout, "", "", False)
+    assert (program.level, program.number, program.family) == (1, 19, "element-wise")
+    assert one.published == 0.2
+    assert one.predicted == pytest.approx(0.2, rel=0.2)  # 512 MiB at some 2.7 TB/s
+
+
+def test_all_are_on_request(checkout: Path) -> None:
+    found = [(program.level, program.number) for program, _ in kernelbench.outcomes(checkout, "H1", "ReLU", True)]
+    assert found == [(1, 19), (1, 20), (2, 1)]
+    assert not list(kernelbench.outcomes(checkout, "A100", "", True))
