@@ -53,6 +53,7 @@ help-all: help
 	@echo "make accuracy         predicted against published training throughput"
 	@echo "make accuracy-plan    plans against published runs: whether their batches fit, and the ranking of GPUs; takes long"
 	@echo "make accuracy-transformers, make accuracy-images: the same of models that others timed whole, in FP32 and of timm"
+	@echo "make accuracy-languages: trainings of language models on A100 and H100 that hold their load"
 	@echo "make accuracy-compiled: timm's models eager and compiled, throughput and speed-up"
 	@echo "make differential     the Trainer against a hand-written loop on 1,000 random configurations; a quarter of an hour"
 	@echo "make bench-train      the Trainer beside a bare loop, Lightning, accelerate, Keras and skorch"
@@ -193,6 +194,9 @@ accuracy-plan: environment
 
 accuracy-transformers: environment
 	$(RUN) -m tools.compare transformers $(ARGS)
+
+accuracy-languages: environment
+	$(RUN) -m tools.compare languages $(ARGS)
 
 # timm without what it depends on: of torchvision only the Python part is needed. ARGS="--most 600" takes all rows.
 accuracy-images:

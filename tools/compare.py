@@ -3,6 +3,7 @@
     python -m tools.compare throughput [WORD]    # training programs on stock torch (make accuracy)
     python -m tools.compare plans [WORD]         # plans of them: batches that fit, the ranking of GPUs
     python -m tools.compare transformers         # FP32 transformers that NeuSight timed
+    python -m tools.compare languages            # llm-foundry's trainings of MPT on A100 and H100
     python -m tools.compare images [--most 100] [--unseen]    # timm (make accuracy-images)
     python -m tools.compare compiled [--most 10]              # timm, compiled (make accuracy-compiled)
 
@@ -20,7 +21,7 @@ import argparse
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
-from tools.calibration import calibrate_bands, calibrate_compiled
+from tools.calibration import calibrate_bands, calibrate_compiled, calibrate_sustained
 from tools.calibration.calibrate_cost import is_fitted
 from tools.corpus import recordings
 from tools.corpus.outcomes import Outcome, errors_of, show, summarize, tau
@@ -102,6 +103,24 @@ def transformers(options: argparse.Namespace) -> None:
         if row.model.startswith(options.only):
             step = of.run(row)
             found.append(show(Outcome(row.model, row.group, step.ms, row.ms, step.band)))
+    summarize(found)
+
+
+def languages(options: argparse.Namespace) -> None:
+    """llm-foundry's trainings from their recordings: with PyTorch's attention, and with that of the runs.
+
+    `calibrate_sustained` says what was fitted on them.
+    """
+    factors = calibrate_sustained.attention()
+    found = []
+    for row in recordings.read(recordings.LANGUAGES):
+        if row.model.startswith(options.only):
+            band = max(calibrate_bands.band_of(row), calibrate_sustained.band_of(row.gpu))
+            for name, factor in (("PyTorch's attention", 1.0), ("as published", factors[row.gpu])):
+                group = f"{row.gpu}, {name}"
+                ms = row.predicted_ns(factor) / 1e6
+                found.append(Outcome(row.model, group, ms, row.ms, band))
+                show(found[-1]._replace(group=f"{group[:8]} {row.group}"))
     summarize(found)
 
 
@@ -212,7 +231,7 @@ def layouts(outcomes: list[Outcome]) -> None:
 
 
 CORPORA: dict[str, Callable[[argparse.Namespace], None]] = {
-    one.__name__: one for one in (throughput, plans, transformers, images, compiled)
+    one.__name__: one for one in (throughput, plans, transformers, languages, images, compiled)
 }
 
 

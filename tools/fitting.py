@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools import ROOT
-from windtunnel.cost import bands, collectives, curves, files, neighbours
+from windtunnel.cost import bands, collectives, curves, files, neighbours, sustained
 from windtunnel.cost.families import (
     attention,
     direct_convolutions,
@@ -238,6 +238,7 @@ OTHERS = (
     bands.band,
     bands.step_share,
     neighbours.measured,
+    sustained.limit_of,
     collectives._links,
     collectives.bands,
 )

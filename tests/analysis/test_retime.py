@@ -26,6 +26,7 @@ from windtunnel.trace.trace import Trace
 
 MIB = 1 << 20
 PRODUCT = Signature("aten::mm", ((2048, 2048),) * 3, ("float32",) * 3, 2, 2 * 2048**3, 32 * MIB, 16 * MIB)
+HALF = Signature("aten::mm", ((8192, 8192),) * 3, ("float16",) * 3, 2, 2 * 8192**3, 256 * MIB, 128 * MIB)
 SUM = Signature("aten::sum", ((1 << 24,), ()), ("float32", "float32"), 1, 0, 64 * MIB, 4)
 SMALL = Signature("aten::mul", ((64,), (64,)), ("float32", "float32"), 1, 0, 256, 256)
 
@@ -85,6 +86,39 @@ def run(name: str) -> Trace:
 def test_on_the_same_gpu_nothing_changes(name: str) -> None:
     trace = run(name)
     assert list(retime(trace, gpus.parse("V100")).rows) == list(trace.rows)
+
+
+def busy(spec: str) -> Machine:
+    """A GPU whose tensor cores work for long enough to meet its power limit, and then a captured graph of the same."""
+    machine = build_machine(gpus.parse(spec), (11, 2), Trace(), parse(""))
+    machine.trace.facts["gpus"] = [{"key": device.gpu.key, "name": device.gpu.name} for device in machine.devices]
+    for _ in range(60):
+        submit(machine, Kernel("mm", signature=HALF))
+        submit(machine, Kernel("sum", signature=SUM))
+    submit(machine, Synchronize())
+    return machine
+
+
+@pytest.mark.parametrize("spec", ["A100", "H100", "V100"])
+def test_a_load_that_meets_the_power_limit_is_retimed_as_it_runs(spec: str) -> None:
+    trace = busy("A100").trace
+    lengths = [row[6] - row[5] for row in trace.rows if trace.signatures[row[2]].name == "aten::mm"]
+    assert lengths[-1] > 1.2 * lengths[0]
+    assert list(retime(trace, gpus.parse(spec)).rows) == list(busy(spec).trace.rows)
+
+
+def test_a_graph_that_meets_the_power_limit_slows_down_and_is_retimed_alike() -> None:
+    machine = busy("A100")
+    machine.begin_streams()
+    stream = machine.devices[0].pool_stream()
+    capture = Capture(stream, RuntimeError)
+    for _ in range(40):
+        submit(machine, Kernel("mm", 1, signature=HALF))
+    capture.end()
+    replay(machine, machine.host, machine.devices[0].default_stream, capture)
+    rows = list(machine.trace.rows)
+    assert rows[-1][6] - rows[-1][5] == pytest.approx(1.24 * machine.devices[0].cost.kernel(HALF).duration_ns, rel=0.02)
+    assert list(retime(machine.trace, gpus.parse("A100")).rows) == rows
 
 
 def test_on_the_same_gpu_a_graph_replays_alike() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from helpers.operations import Kernel, Synchronize, submit
 from windtunnel import gpus
 from windtunnel.analysis.retime import retime
+from windtunnel.cost.sustained import limit_of
 from windtunnel.machine.launches import MARKED
 from windtunnel.machine.machine import Machine
+from windtunnel.machine.memory.settings import parse
+from windtunnel.session import build_machine
 from windtunnel.trace.operation import Kind, Signature
-from windtunnel.trace.trace import Record
+from windtunnel.trace.trace import Record, Trace
 
 MS = 1_000_000
 SMALL = Signature("aten::mul", ((64,), (64,)), ("float32", "float32"), 1, 0, 256, 256)
@@ -46,6 +51,25 @@ def test_retime_finds_the_queue_full_where_it_would_be(machine: Machine) -> None
     slower = retime(machine.trace, gpus.parse("K80"))
     waited = [sum(r.duration_ns for r in trace if r.kind == Kind.QUEUE) for trace in (same, slower)]
     assert waited[1] > 2 * waited[0] > 0
+
+
+def test_products_that_go_on_slow_down_and_an_h100_that_rests_recovers() -> None:
+    machine = build_machine(gpus.parse("H100"), (12, 4), Trace(), parse(""))
+    product = Signature("aten::mm", ((8192, 8192),) * 3, ("bfloat16",) * 3, 2, 2 * 8192**3, 1 << 28, 1 << 27)
+    for _ in range(400):
+        submit(machine, Kernel("mm", signature=product))
+    submit(machine, Synchronize())
+    band = machine.band()
+    machine.sleep(machine.host, 1000 * MS)
+    submit(machine, Kernel("mm", signature=product))
+    lengths = [record.duration_ns for record in of_kind(machine, Kind.KERNEL)]
+    short = machine.devices[0].cost.kernel(product).duration_ns
+    limit = limit_of("hopper")
+    assert limit is not None
+    assert lengths[0] == lengths[-1] == short
+    assert lengths[-2] == pytest.approx(short / limit.share, rel=1e-3)
+    assert band is not None
+    assert band >= limit.band
 
 
 def test_a_barrier_between_streams_is_recorded_once_and_followed_on_another_gpu(machine: Machine) -> None:

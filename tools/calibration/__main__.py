@@ -28,6 +28,7 @@ from tools.calibration import (
     calibrate_products,
     calibrate_published,
     calibrate_streams,
+    calibrate_sustained,
 )
 from tools.fitting import BANDS_HEAD, HEAD, SINGLE, forget, write
 
@@ -42,6 +43,7 @@ PARTS: dict[str, ModuleType] = {
     "bands": calibrate_bands,
     "collectives": calibrate_collectives,
     "neighbours": calibrate_neighbours,
+    "sustained": calibrate_sustained,
 }
 """Each fits with `calibrate`, but for those that need what the images' fit has found, and has a `check`."""
 
@@ -49,6 +51,7 @@ PARTS: dict[str, ModuleType] = {
 def begin() -> None:
     """Data files with nothing fitted in them."""
     calibrate_neighbours.remove()
+    calibrate_sustained.remove()
     calibrate_streams.begin()
     calibrate_cost.Fit([], {}).write()
     write("bands", BANDS_HEAD, [(kind, {"share": 1.0}) for kind in SINGLE])
@@ -76,6 +79,7 @@ def calibrate() -> None:
         "bands": lambda: calibrate_bands.calibrate(found[0]),
         "collectives": calibrate_collectives.calibrate,
         "measured kernels, each left out": calibrate_neighbours.calibrate,
+        "trainings that hold their load": calibrate_sustained.calibrate,
     }
     for name, stage in stages.items():
         print(f"\n== {name}, {time.monotonic() - started:.0f} s\n{HEAD}", flush=True)

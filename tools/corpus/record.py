@@ -3,6 +3,7 @@
     python -m tools.corpus.record images [--most 130]    # needs timm: in make accuracy-images's environment
     python -m tools.corpus.record transformers           # FP32 transformers
     python -m tools.corpus.record throughputs            # the training programs of make accuracy
+    python -m tools.corpus.record languages              # llm-foundry's trainings, one GPU's share
     python -m tools.corpus.record compiled [--most 60] [--minutes 15]   # timm, both ways
     python -m tools.corpus.record held-out [--most 30] [--minutes 15]   # the same of rows that judge alone
     python -m tools.corpus.record kernels --result tests/conformance/hardware/2026-11-26-H100-80GB-HBM3.json
@@ -31,6 +32,8 @@ from windtunnel import emulate, gpus
 
 if TYPE_CHECKING:
     from tools.corpus.steps import Step
+
+CHOICES = ("transformers", "images", "throughputs", "languages", "compiled", "held-out", "kernels")
 
 
 def recording(row: Any, ms: float, step: Step, group: str = "") -> dict[str, Any]:
@@ -64,6 +67,14 @@ def throughputs() -> Iterator[dict[str, Any]]:
     for row in of.rows():
         run = of.run(row.model, row.gpu, row.kind, row.batch, row.cuda)
         yield recording(row, 1000.0 * run.samples / row.published, run.step)
+
+
+def languages() -> Iterator[dict[str, Any]]:
+    """llm-foundry's trainings."""
+    from tools.corpus import language_models as of
+
+    for row in of.rows():
+        yield recording(row, row.ms, of.run(row))
 
 
 def images(most: int) -> Iterator[dict[str, Any]]:
@@ -143,7 +154,7 @@ def kernels(result: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("transformers", "images", "throughputs", "compiled", "held-out", "kernels"))
+    parser.add_argument("what", choices=CHOICES)
     parser.add_argument("--most", type=int, default=118, help="rows of GPUs with hundreds of them")
     parser.add_argument("--minutes", type=float, default=math.inf, help="of compiled models, end after so many")
     parser.add_argument("--result", type=Path, help="of kernels, the result of make hardware")
@@ -161,6 +172,7 @@ def main() -> None:
     found: Iterable[dict[str, Any]] = {
         "transformers": transformers,
         "throughputs": throughputs,
+        "languages": languages,
         "images": lambda: images(most),
         "compiled": lambda: compiled(False, most, minutes),
         "held-out": lambda: compiled(True, most, minutes),

@@ -13,11 +13,14 @@ from typing import Any, NamedTuple
 from tools.corpus.tables import FOLDER
 from windtunnel import gpus
 from windtunnel.cost import CostModel
+from windtunnel.cost.sustained import Sustained
+from windtunnel.operators.classes import classify
 from windtunnel.trace.operation import Kind, Signature
 from windtunnel.trace.trace import Trace
 
 EAGER_STEPS, COMPILED_STEPS, HELD_OUT_STEPS = (f"{name}_steps.json.gz" for name in ("image", "compiled", "held_out"))
 TRANSFORMERS, THROUGHPUTS = "transformer_steps.json.gz", "throughput_steps.json.gz"
+LANGUAGES = "language_steps.json.gz"
 EAGER, COMPILED = "eager", "compiled"
 """The groups of models that were recorded both ways."""
 IMAGES = "fitted: timm's published results, AMP, torch 1.12 to 2.9 (image_models.csv, compiled_models.csv)"
@@ -39,11 +42,17 @@ class Recording(NamedTuple):
     signatures: tuple[Signature, ...]
     order: tuple[int, ...]
 
-    def step_ns(self, cost: CostModel, steps: int = 2) -> float:
-        """The length of the last of so many steps on one stream, where the host launches ahead or the device waits."""
-        lengths = [cost.kernel(one).duration_ns for one in self.signatures]
+    def step_ns(self, cost: CostModel, steps: int = 2, attention: float = 1.0) -> float:
+        """The length of the last of so many steps on one stream, where the host launches ahead or the device waits.
+
+        Kernels of attention take `attention` times as long as they would.
+        """
+        kernels = [cost.kernel(one) for one in self.signatures]
+        factors = [attention if classify(one.name).name == "attention" else 1.0 for one in self.signatures]
+        lengths = [one.duration_ns * factor for one, factor in zip(kernels, factors, strict=True)]
+        load = Sustained(cost.gpu.generation)
         calls = [cost.dispatch_ns(one.name) for one in self.signatures]
-        host = ready = before = 0
+        host = ready = before = 0.0
         for _ in range(steps):
             before = max(host, ready)
             for index in self.order:
@@ -51,12 +60,13 @@ class Recording(NamedTuple):
                     host = max(host + cost.synchronize_ns, ready)
                     continue
                 host += calls[index]
-                ready = max(ready, host + cost.launch_ns) + lengths[index]
+                ready = max(ready, host + cost.launch_ns)
+                ready += lengths[index] * load.slowdown(kernels[index].peak_ns, round(ready))
         return max(host, ready) - before
 
-    def predicted_ns(self) -> float:
+    def predicted_ns(self, attention: float = 1.0) -> float:
         """What the cost model has for it as it is."""
-        return self.step_ns(CostModel(gpus.find(self.gpu), self.cuda))
+        return self.step_ns(CostModel(gpus.find(self.gpu), self.cuda), attention=attention)
 
     def ratio(self) -> float:
         """Published over predicted time."""

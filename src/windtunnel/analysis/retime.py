@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from windtunnel.cost.bands import of_step
 from windtunnel.cost.model import CostModel
+from windtunnel.cost.sustained import Sustained
 from windtunnel.errors import FileFormatError, UsageError
 from windtunnel.gpus import from_description, versions
 from windtunnel.gpus.gpu import Gpu
@@ -132,11 +133,12 @@ class _Line:
 
 
 class _Price(NamedTuple):
-    """How much longer something takes now; its occupancy in thousandths; its error band."""
+    """How much longer something takes now; its occupancy in thousandths; its error band; its work, then and now."""
 
     ratio: float
     occupancy: int = 0
     band: float = 0.0
+    peak_ns: tuple[float, float] = (0.0, 0.0)
 
 
 def _price(kind: Kind, old: CostModel, new: CostModel, device: int, signature: Signature, size_bytes: int) -> _Price:
@@ -154,7 +156,7 @@ def _price(kind: Kind, old: CostModel, new: CostModel, device: int, signature: S
         return _Price(1.0, 1)
     then, now = old.kernel(signature), new.kernel(signature)
     ratio = now.duration_ns / then.duration_ns if then.duration_ns else 1.0
-    return _Price(ratio, max(1, min(FULL, round(now.occupancy * FULL))), now.band)
+    return _Price(ratio, max(1, min(FULL, round(now.occupancy * FULL))), now.band, (then.peak_ns, now.peak_ns))
 
 
 class Retiming:
@@ -169,6 +171,9 @@ class Retiming:
         self.out = Trace()
         self.old = [CostModel(gpu, cuda) for gpu in before]
         self.new = [CostModel(gpu, cuda) for gpu in after]
+        self.loads = [
+            (Sustained(one.generation), Sustained(other.generation)) for one, other in zip(before, after, strict=False)
+        ]
         self.hosts: dict[int, Host] = {}
         self.lines: dict[tuple[int, int], _Line] = {}
         self.engines: dict[tuple[int, str], tuple[int, int]] = {}
@@ -191,7 +196,9 @@ class Retiming:
     def band(self) -> float | None:
         """The error band of the kernels together, as a share of their time."""
         compiled = any(is_generated(self.trace.signatures[number].name) for number in self.ran)
-        return of_step(self.weighted_band / self.kernel_ns, compiled) if self.kernel_ns else None
+        if not self.kernel_ns:
+            return None
+        return max(of_step(self.weighted_band / self.kernel_ns, compiled), *(now.band for _, now in self.loads))
 
     def take(self, row: Row) -> None:
         """Put one row on the new clock."""
@@ -287,8 +294,11 @@ class Retiming:
         kind, _, number, _, issued, start, end, size_bytes = row
         line = self._line(lane)
         signature = self.trace.signatures[number]
-        ratio, occupancy, band = self._price(Kind(kind), lane.device, number, size_bytes)
-        duration = max(1, round((end - start) * ratio * self.scale)) if end > start else 0
+        ratio, occupancy, band, (work_before, work_now) = self._price(Kind(kind), lane.device, number, size_bytes)
+        length: float = end - start
+        if work_before and self.scale == 1.0:  # what is scaled is given its time anew
+            length = round(length / self.loads[lane.device][0].slowdown(work_before, start))
+        duration = max(1, round(length * ratio * self.scale)) if end > start else 0
         earliest = issued + self.old[lane.device].launch_ns
         begin = line.ready_ns + self.lead_ns
         if line.beside_ns < 0:
@@ -305,6 +315,8 @@ class Retiming:
             ended, other = self.ends[start]
             if kind != Kind.KERNEL or other + occupancy <= FULL:
                 begin = max(begin, ended)
+        if work_now:
+            duration = round(duration * self.loads[lane.device][1].slowdown(work_now, begin))
         if kind == Kind.KERNEL:
             self.kernel_before_ns += end - start
             self.kernel_ns += duration

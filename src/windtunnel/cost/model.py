@@ -11,7 +11,7 @@ from math import ceil, prod
 from operator import itemgetter
 from typing import NamedTuple
 
-from windtunnel.cost import flops, neighbours, recurrent
+from windtunnel.cost import flops, neighbours, recurrent, sustained
 from windtunnel.cost.curves import UNKNOWN_BAND, Curve, curve, share
 from windtunnel.cost.families import by_class, streams, triton
 from windtunnel.cost.families.problem import Price, Problem
@@ -45,12 +45,14 @@ class KernelCost(NamedTuple):
     """What one kernel takes: its length, the part of the GPU it fills, what bounds it, and the relative error band.
 
     `bound` is "compute", "memory" or "launch" (when the kernel's fixed part is more than `FIXED_SHARE` of it).
+    `peak_ns` is what its operations take at the tensor cores' peak, where the power limit slows them (`sustained`).
     """
 
     duration_ns: int
     occupancy: float
     bound: str
     band: float
+    peak_ns: float = 0.0
 
 
 class CostModel:
@@ -115,7 +117,9 @@ class CostModel:
         if priced.floor_ns > FIXED_SHARE * priced.duration_ns:
             bound = "launch"
         occupancy = self._occupancy(signature, operator, name)
-        return KernelCost(max(1, round(priced.duration_ns)), occupancy, bound, round(priced.band, 3))
+        limited = operator.name in sustained.CLASSES and precision in sustained.PRECISIONS
+        peak_ns = 1e9 * work / self._peak(precision) if limited else 0.0
+        return KernelCost(max(1, round(priced.duration_ns)), occupancy, bound, round(priced.band, 3), peak_ns)
 
     def priced(self, signature: Signature) -> Price:
         """The price before any correction by measured kernels, which are measured against it."""

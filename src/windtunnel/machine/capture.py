@@ -47,6 +47,7 @@ class Node(NamedTuple):
     size_bytes: int
     engine: str
     after: tuple[int, ...]
+    peak_ns: float
 
 
 class Capture:
@@ -93,6 +94,7 @@ class Capture:
         size_bytes: int,
         occupancy: int = 0,
         engine: str = "",
+        peak_ns: float = 0.0,
     ) -> int:
         """Record work on a captured stream; returns 0, because it does not run."""
         line = self.streams.index(stream)
@@ -101,7 +103,7 @@ class Capture:
         self._numbers[line].append(len(self.nodes))
         self._counts[line] += 1
         self._clocks[line][line] = self._counts[line]
-        self.nodes.append(Node(kind, line, signature, site, duration_ns, occupancy, size_bytes, engine, after))
+        self.nodes.append(Node(kind, line, signature, site, duration_ns, occupancy, size_bytes, engine, after, peak_ns))
         return 0
 
     def record(self, event: Event, stream: Stream) -> None:

@@ -6,6 +6,7 @@ import uuid as uuids
 from collections.abc import Callable
 
 from windtunnel.cost.model import CostModel
+from windtunnel.cost.sustained import Sustained
 from windtunnel.gpus.gpu import Gpu
 from windtunnel.machine.memory.allocator import CachingAllocator
 from windtunnel.machine.memory.driver import DeviceMemory
@@ -43,6 +44,7 @@ class Device:
         self.index = index
         self.gpu = gpu
         self.cost = cost
+        self.sustained = Sustained(gpu.generation)
         self.allocator = allocator
         self.driver = driver
         self.context_bytes = context_bytes

@@ -29,10 +29,17 @@ COPY, SYNCHRONIZE = int(Kind.COPY), int(Kind.SYNCHRONIZE)
 class Cost:
     """What one signature costs on one device; the seam keeps one per (operator, shapes, dtypes)."""
 
-    __slots__ = ("band", "dispatch_ns", "duration_ns", "number", "occupancy", "size_bytes")
+    __slots__ = ("band", "dispatch_ns", "duration_ns", "number", "occupancy", "peak_ns", "size_bytes")
 
     def __init__(
-        self, number: int, dispatch_ns: int, duration_ns: int, occupancy: int, size_bytes: int, band: float
+        self,
+        number: int,
+        dispatch_ns: int,
+        duration_ns: int,
+        occupancy: int,
+        size_bytes: int,
+        band: float,
+        peak_ns: float = 0.0,
     ) -> None:
         self.number = number
         self.dispatch_ns = dispatch_ns
@@ -40,6 +47,7 @@ class Cost:
         self.occupancy = occupancy
         self.size_bytes = size_bytes
         self.band = band
+        self.peak_ns = peak_ns
 
 
 class Storage(Protocol):
@@ -124,11 +132,13 @@ class Machine:
             max(1, min(FULL, round(kernel.occupancy * FULL))),
             size,
             kernel.band,
+            kernel.peak_ns,
         )
 
     def band(self) -> float | None:
         """The error band of the trace's kernels together, as a share of their time; None without kernels."""
-        return launches.band(self.trace, self.bands)
+        found = launches.band(self.trace, self.bands)
+        return None if found is None else max(found, *(device.sustained.band for device in self.installed))
 
     def first_use(self, host: HostThread, device: Device, name: str) -> None:
         """Charge the host for what happens once on a device: its "context", or a library that operator `name` needs."""
@@ -151,14 +161,24 @@ class Machine:
         if self.concurrent:
             if stream.capture is not None:
                 return stream.capture.add(
-                    stream, Kind.KERNEL, cost.number, site, cost.duration_ns, cost.size_bytes, cost.occupancy
+                    stream,
+                    Kind.KERNEL,
+                    cost.number,
+                    site,
+                    cost.duration_ns,
+                    cost.size_bytes,
+                    cost.occupancy,
+                    peak_ns=cost.peak_ns,
                 )
             self._wait_implicitly(host, device, stream)
         if start < stream.ready_ns:
             start = stream.ready_ns
+        duration = cost.duration_ns
+        if cost.peak_ns:
+            duration = round(duration * device.sustained.slowdown(cost.peak_ns, start))
         if self.concurrent and len(device.streams) > 1:
-            start = device.place(stream, issued, start, cost.duration_ns, cost.occupancy)
-        end = stream.ready_ns = start + cost.duration_ns
+            start = device.place(stream, issued, start, duration, cost.occupancy)
+        end = stream.ready_ns = start + duration
         stream.epoch += 1
         lane = host.lanes.get(stream)
         if lane is None:

@@ -25,11 +25,13 @@ def replay(machine: Machine, host: HostThread, stream: Stream, capture: Capture,
     rows = machine.trace.rows
     for node in capture.nodes:
         start = max(ready[node.line], *(ends[number] for number in node.after), 0) + (gap if ends else 0)
+        duration = node.duration_ns
         if node.engine:
             start = max(start, device.engine_ready_ns[node.engine])
         elif node.kind == Kind.KERNEL:
-            start = device.place(stream, issued, start, node.duration_ns, node.occupancy)
-        end = ready[node.line] = start + node.duration_ns
+            duration = round(duration * device.sustained.slowdown(node.peak_ns, start))
+            start = device.place(stream, issued, start, duration, node.occupancy)
+        end = ready[node.line] = start + duration
         if node.engine:
             device.engine_ready_ns[node.engine] = end
         ends.append(end)

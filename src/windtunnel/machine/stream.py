@@ -30,6 +30,7 @@ class Recording(Protocol):
         size_bytes: int,
         occupancy: int = 0,
         engine: str = "",
+        peak_ns: float = 0.0,
     ) -> int:
         """Record work on a captured stream."""
 

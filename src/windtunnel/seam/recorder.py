@@ -278,4 +278,5 @@ def _part(signature: Signature, divide: int) -> Signature:
 
 
 def _follow_up(cost: Cost) -> Cost:
-    return Cost(cost.number, FOLLOW_UP_NS, cost.duration_ns, cost.occupancy, cost.size_bytes, cost.band)
+    rest = cost.occupancy, cost.size_bytes, cost.band, cost.peak_ns
+    return Cost(cost.number, FOLLOW_UP_NS, cost.duration_ns, *rest)

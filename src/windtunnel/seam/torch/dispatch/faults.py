@@ -192,7 +192,9 @@ class Strikes:
         found = self._slowed.get(id(cost))
         if found is None or found[0] is not cost:
             duration = round(cost.duration_ns * self._factor)
-            slow = Cost(cost.number, cost.dispatch_ns, duration, cost.occupancy, cost.size_bytes, cost.band)
+            slow = Cost(
+                cost.number, cost.dispatch_ns, duration, cost.occupancy, cost.size_bytes, cost.band, cost.peak_ns
+            )
             found = self._slowed[id(cost)] = cost, slow
         return verb(host, stream, found[1], site)
 

@@ -1,0 +1,69 @@
+"""What a GPU keeps of its tensor cores' speed once they have worked long enough to meet its power limit.
+
+Products and fused attention in 16 and 8 bits are priced by short runs (`families/`). A training holds its load for
+hours, and its clock sinks until the card draws no more than it may. How much work tensor cores did of late is told by
+their rate, the share of the listed peak that they reached on average: up to `begins` nothing is lost, from `full` on
+they keep `share` of their speed. Both GPUs that trainings were published of keep the same share, so that generations
+without such trainings take it too. The constants of the generations that have no row in `data/sustained.toml` were
+fitted on whole trainings and so hold the loss already, and so do those of FP32 and TF32.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import exp
+from typing import NamedTuple
+
+from windtunnel.cost.files import read
+
+WINDOW_NS = 1e8
+"""How far back the rate looks: longer than the runs that time one kernel, shorter than a few steps."""
+PRECISIONS = frozenset({"fp16", "bf16", "fp8"})
+CLASSES = frozenset({"matmul", "bmm", "attention"})
+
+
+class Limit(NamedTuple):
+    """A row of `data/sustained.toml`; `band` is the least error band of a run that was slowed."""
+
+    share: float
+    begins: float
+    full: float
+    band: float
+
+
+@cache
+def limit_of(generation: str) -> Limit | None:
+    """What a generation's tensor cores keep, or None where their prices hold the loss already."""
+    for row in read("sustained").get("limit", ()):
+        if generation in row["generations"]:
+            return Limit(row["share"], row["begins"], row["full"], row["band"])
+    return None
+
+
+class Sustained:
+    """One GPU's tensor cores over time: `slowdown` is asked for each of their kernels in the order of launches.
+
+    `band` is the least error band of the run: 0.0 until a kernel was slowed.
+    """
+
+    def __init__(self, generation: str) -> None:
+        self.band = 0.0
+        self._limit = limit_of(generation)
+        self._work_ns = 0.0
+        self._at_ns = 0
+
+    def slowdown(self, peak_ns: float, start_ns: int) -> float:
+        """How many times as long a kernel takes from `start_ns`, whose operations take `peak_ns` at the peak."""
+        limit = self._limit
+        if limit is None or not peak_ns:
+            return 1.0
+        if start_ns > self._at_ns:
+            self._work_ns *= exp((self._at_ns - start_ns) / WINDOW_NS)
+            self._at_ns = start_ns
+        self._work_ns += peak_ns
+        rate = self._work_ns / WINDOW_NS
+        if rate <= limit.begins:
+            return 1.0
+        self.band = limit.band
+        reached = min(1.0, (rate - limit.begins) / (limit.full - limit.begins))
+        return 1.0 / (1.0 - (1.0 - limit.share) * reached)

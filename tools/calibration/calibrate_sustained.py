@@ -1,0 +1,172 @@
+"""What tensor cores keep of their speed in trainings: `src/windtunnel/cost/data/sustained.toml`.
+
+One share is fitted, on llm-foundry's trainings of MPT on A100 and H100 (`tools/corpus/language_models.csv`): by what
+the time of 16-bit products and attention is to be divided. Those runs computed attention by Triton's kernel of 2022,
+which is slower than PyTorch's fused attention, and the longer the sequence the more of the step it is. Its factor on
+each GPU is fitted along with the share, is used for these rows alone, and does not enter the cost model.
+
+From which rate on a GPU loses speed is between what Lambda's and NVIDIA's BERT reach on an A100-SXM4 (0.3 of the peak,
+no loss) and the least of the trainings (0.41). The share is cross-validated with rows, models and the GPU left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tools.corpus import recordings
+from tools.corpus.recordings import Recording
+from tools.fitting import HEAD, Array, Mask, Residuals, Tables, fold_of, forget, left_out, write
+from windtunnel import gpus
+from windtunnel.cost import CostModel
+from windtunnel.cost.sustained import limit_of
+from windtunnel.operators.classes import classify
+
+HEADS = "What tensor cores keep of their speed in a training that holds its load: cost/sustained.py."
+FITTED, BORROWED = ["ampere", "hopper"], ["blackwell", "blackwell-120"]
+"""Generations whose 16-bit products were timed in short runs, or that borrow such constants: with such trainings, and
+without."""
+BEGINS, FULL = 0.3, 0.4
+SHARES = np.arange(0.7, 1.0005, 0.002)
+FACTORS = np.arange(1.0, 2.0005, 0.01)
+SHORT = 2048
+"""Sequences up to so many tokens: attention is a quarter of the step at most."""
+
+
+class Steps(NamedTuple):
+    """The trainings, and the milliseconds of each that products, attention and other kernels take in short runs."""
+
+    recordings: list[Recording]
+    products: Array
+    attention: Array
+    others: Array
+
+    @property
+    def ms(self) -> Array:
+        return np.array([one.ms for one in self.recordings])
+
+    @property
+    def cards(self) -> list[str]:
+        return [one.gpu for one in self.recordings]
+
+    def times(self, share: float, factors: dict[str, float]) -> Array:
+        """Milliseconds where tensor cores keep a share, and attention takes a factor as long on each GPU."""
+        mean = float(np.mean(list(factors.values())))
+        factor = np.array([factors.get(card, mean) for card in self.cards])
+        return (self.products + factor * self.attention) / share + self.others
+
+
+def steps() -> Steps:
+    """The recorded trainings, priced by the kernels' constants."""
+    some = recordings.read(recordings.LANGUAGES)
+    parts = np.array([parts_of(one) for one in some])
+    return Steps(some, *parts.T)
+
+
+def parts_of(one: Recording) -> tuple[float, float, float]:
+    """Milliseconds in products, attention and other kernels."""
+    cost = CostModel(gpus.find(one.gpu), one.cuda)
+    counts = np.bincount([at for at in one.order if at >= 0], minlength=len(one.signatures)).tolist()
+    found = {"products": 0.0, "attention": 0.0, "others": 0.0}
+    for count, signature in zip(counts, one.signatures, strict=True):
+        name = classify(signature.name).name
+        part = {"matmul": "products", "bmm": "products", "attention": "attention"}.get(name, "others")
+        found[part] += count * cost.kernel(signature).duration_ns / 1e6
+    return found["products"], found["attention"], found["others"]
+
+
+def fit(some: Steps, wanted: Mask) -> tuple[float, dict[str, float]]:
+    """The share, and the factor of attention on each GPU, with the least mean of the logarithmic errors."""
+    cards = np.array(some.cards)
+    best = (np.inf, 1.0, dict.fromkeys(some.cards, 1.0))
+    for share in SHARES.tolist():
+        factors, loss = {}, 0.0
+        for card in sorted(set(cards[wanted].tolist())):
+            mine = wanted & (cards == card)
+            ways = (some.products + FACTORS[:, None] * some.attention) / share + some.others
+            losses = np.sum(np.abs(np.log(ways / some.ms))[:, mine], axis=1)
+            factors[card] = float(FACTORS[np.argmin(losses)])
+            loss += float(np.min(losses))
+        if loss < best[0]:
+            best = (loss, share, factors)
+    return best[1], best[2]
+
+
+def show(some: Steps, name: str, predicted: Array) -> None:
+    """Lines of the table: each GPU's errors, and those of short sequences alone."""
+    lengths = np.array([int(one.group.split(" x ")[1].split(",")[0]) for one in some.recordings])
+    for card in sorted(set(some.cards)):
+        mine = np.array([one == card for one in some.cards])
+        Residuals(name, card, (some.ms / predicted)[mine]).report()
+        Residuals(f"up to {SHORT}", card, (some.ms / predicted)[mine & (lengths <= SHORT)]).report()
+
+
+def validate(some: Steps) -> dict[str, float]:
+    """Print the errors with rows, models and the GPU left out, and return the width that holds 80 % of each."""
+
+    def predict(_: Any, others: Mask, these: Mask) -> Array:
+        return some.times(*fit(some, others))[these]
+
+    print(f"16-bit products and attention in trainings\n{HEAD}")
+    show(some, "short runs", some.products + some.attention + some.others)
+    keys: dict[str, Sequence[Any]] = {
+        "rows": [fold_of(f"{one.model} {one.gpu} {one.group}") for one in some.recordings],
+        "model": [one.model for one in some.recordings],
+        "GPU": some.cards,
+    }
+    widths = {}
+    for name, key in keys.items():
+        predicted = left_out(key, predict)
+        show(some, f"{name} left out", predicted)
+        widths[name] = Residuals(name, "", some.ms / predicted).width()
+    return widths
+
+
+def attention() -> dict[str, float]:
+    """How many times as long as PyTorch's attention that of the published runs took on each GPU, as the fit has it."""
+    some = steps()
+    return fit(some, np.ones(len(some.ms), dtype=bool))[1]
+
+
+def band_of(gpu: str) -> float:
+    """The least band of a training on a GPU that was slowed."""
+    limit = limit_of(gpus.find(gpu).generation)
+    return 0.0 if limit is None else limit.band
+
+
+def remove() -> None:
+    """Let tensor cores keep all of their speed."""
+    write("sustained", HEADS, [])
+    forget()
+
+
+def calibrate() -> None:
+    """Fit the share, cross-validate it, and write it."""
+    remove()
+    some = steps()
+    widths = validate(some)
+    share, factors = fit(some, np.ones(len(some.ms), dtype=bool))
+    print(f"share {share:.3f}; Triton's attention of 2022 takes {factors} times as long as PyTorch's")
+    count = len(some.ms)
+    fitted = f"fitted: llm-foundry's trainings of MPT, {count} rows, A100 and H100"
+    rows = (
+        (FITTED, widths["model"], count, f"{fitted}; the band is that of models left out"),
+        (BORROWED, widths["GPU"], 0, "assumed: that of A100 and H100; the band is that of the GPU left out"),
+    )
+    head = {"share": share, "begins": BEGINS, "full": FULL}
+    tables: Tables = [
+        ("limit", {"generations": names, **head, "band": band, "n": n, "source": source})
+        for names, band, n, source in rows
+    ]
+    write("sustained", HEADS, tables)
+    forget()
+
+
+def check() -> None:
+    """The errors of the steps as the machine's clock has them, with PyTorch's attention and with Triton's."""
+    some, factors = steps(), attention()
+    print(HEAD)
+    for name, of in (("PyTorch's", {}), ("Triton's", factors)):
+        show(some, name, np.array([one.predicted_ns(of.get(one.gpu, 1.0)) / 1e6 for one in some.recordings]))
