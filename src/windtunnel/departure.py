@@ -7,7 +7,6 @@ exit, or before `os._exit`, `os.abort` and `os.exec*`. A journal without the mar
 
 from __future__ import annotations
 
-import atexit
 import multiprocessing.util
 import os
 import signal
@@ -19,6 +18,7 @@ from contextlib import suppress
 from time import monotonic_ns
 from typing import Protocol
 
+from windtunnel import exits
 from windtunnel.seam import leaving, uncaught
 from windtunnel.seam.patching import Patch
 from windtunnel.trace import journal
@@ -28,6 +28,7 @@ from windtunnel.trace.trace import Trace
 SUFFIX = ".journal"
 UNWRITTEN = ".unwritten"
 """Of a link that tells by its target why its process wrote no more: a link needs no open file and no bytes of one."""
+LONG_S = 3600.0
 FEW, SOON_NS = 1024, 10_000_000
 """A wait of the host with fewer new rows than that writes them only when the last writing was so long ago, or so few
 rows were written before: a loop that waits for each number is not to open a file each time."""
@@ -72,8 +73,11 @@ class Ending(Protocol):
     def complete(self) -> None:
         """Write the rest."""
 
-    def end(self) -> None:
-        """End the emulation."""
+    def stop_threads(self) -> None:
+        """Let the program's other threads go no further with their GPUs, and say what only the end shows."""
+
+    def uninstall(self) -> None:
+        """Put everything back."""
 
 
 class ExitHandler:
@@ -90,7 +94,7 @@ class ExitHandler:
         """Watch for everything that ends this process, and for its forks."""
         self.trace.sink = self.keep
         self.session.replace(leaving.patches(self.complete_journal))
-        atexit.register(self.save)
+        exits.at_last(self.save)
         os.register_at_fork(after_in_child=self.forked)
         multiprocessing.util.register_after_fork(self, ExitHandler.bootstrapped)
 
@@ -180,10 +184,12 @@ class ExitHandler:
         self.trace.sink = None
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would lose what the first one ended
-        self.session.end()
+        self.session.stop_threads()
         uncaught.remark(self.trace)
         self.complete_journal()
         self.done = True
+        sys.setswitchinterval(LONG_S)  # no daemon thread is to see a machine without GPUs in its last moment
+        self.session.uninstall()
 
     # ------------------------------------------------------------------ forks
 

@@ -61,6 +61,9 @@ class Installed(Protocol):
     def uninstall(self) -> None:
         """Put everything back."""
 
+    def stop_threads(self) -> None:
+        """At the end of the process, before that: let no other thread go on."""
+
 
 CHOICES = {
     "clock": ("virtual", "real"),
@@ -247,6 +250,11 @@ class Session:
 
     def end(self) -> None:
         """Put everything back and complete the trace; what failed on its way is completed by another call."""
+        self.uninstall()
+        self.complete()
+
+    def uninstall(self) -> None:
+        """Put everything back."""
         self._patches.restore()
         if self._handlers is not None:
             self._handlers.end()
@@ -255,7 +263,16 @@ class Session:
         while self._installations:
             self._installations[-1].uninstall()
             self._installations.pop()
-        self.complete()
+
+    def stop_threads(self) -> None:
+        """The process ends: its other threads, which are daemons, go no further with their GPUs.
+
+        Python stops daemon threads where they next need its lock. Beneath an operator that is inside C++, which ends
+        the process then, so they wait for ever at a place of ours.
+        """
+        self.machine.turns.lock.__enter__()
+        for installation in self._installations:
+            installation.stop_threads()
 
     def forget(self) -> None:
         """After the end, where the process goes on: let nothing keep this emulation alive but who asked for it."""

@@ -26,7 +26,7 @@ def read(path: Path, kind: type[_Facts], example: str) -> _Facts:
         UsageError: it cannot be read.
     """
     try:
-        data = foreign.from_toml(path, path.name)
+        data = foreign.printable(foreign.from_toml(path, path.name), path.name)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     return checked(data, kind, path.name, example)

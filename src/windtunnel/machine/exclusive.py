@@ -11,12 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial, wraps
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import TypeVar
 
 Around = Callable[..., object]
 """Calls the verb that it is given, with the arguments that follow."""
 T = TypeVar("T")
+
+
+def waits(frame: FrameType) -> bool:
+    """Whether a thread whose innermost frame this is waits for its turn."""
+    return frame.f_globals is globals() and frame.f_code.co_name == "alone"
 
 
 class Turns:

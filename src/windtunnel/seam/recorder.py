@@ -41,6 +41,9 @@ class Installed(NamedTuple):
 
     uninstall: Callable[[], None]
 
+    def stop_threads(self) -> None:
+        """None of its operators is Python that C++ calls, so Python stops them itself."""
+
 
 class OutOfMemory(Exception):  # noqa: N818 - a signal between the recorder and a seam, never shown
     """An allocation does not fit; the seam turns it into its framework's own error."""

@@ -7,12 +7,12 @@ nothing. The two folders beside it are put first on PYTHONPATH (a `sitecustomize
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 from functools import partial
 from types import TracebackType
 
+from windtunnel import exits
 from windtunnel.arrivals import HERE
 from windtunnel.import_hook import FRAMEWORKS, hook
 from windtunnel.libraries import offer
@@ -33,7 +33,7 @@ def begin() -> None:
 
         forkserver.serve(address)
     HERE.begin()
-    atexit.register(_note_uncaught)
+    exits.at_last(_note_uncaught)
     if MEASURE in os.environ:
         hook({"torch": measure})
         return

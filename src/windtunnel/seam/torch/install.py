@@ -145,6 +145,12 @@ class Installation:
             self._undo[-1]()
             self._undo.pop()
 
+    def stop_threads(self) -> None:
+        """At the end of the process, before `uninstall`: stop its other threads, and note what only the end shows."""
+        self.threads.stop()
+        self._undo.remove(self.state.groups.tell)
+        self.state.groups.tell()
+
     def _unhook(self) -> None:
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self.hook]
 

@@ -20,7 +20,7 @@ from windtunnel.seam.torch.dispatch.shape_functions import SHAPES
 from windtunnel.seam.torch.dispatch.shapes import Memory, memory_for
 from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords, OpOverload, Result
 from windtunnel.seam.torch.plans.convolutions import OPERANDS, laid_out
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.plan import Plan, on_cpu, tensors_in
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import (
     FLOATING,
@@ -96,6 +96,7 @@ class DatalessDispatch(Dispatch):
         else:
             for tensor in tensors_in((out,)):
                 storage_of(tensor)._wt = Tag(FLOATING, 0)
+            self.local.host.now_ns += on_cpu(self.machine, plan, func, args, kwargs, out)
         return out
 
     def call(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> Result:

@@ -46,10 +46,18 @@ def cudnn_ctc_loss(log_probs: Tensor, *others: object) -> tuple[Tensor, Tensor]:
     return log_probs.new_empty((log_probs.shape[1],)), torch.empty_like(log_probs)
 
 
+def batch_norm(input: Tensor, *others: object) -> tuple[Tensor, ...]:
+    """aten::native_batch_norm: PyTorch's meta kernel makes statistics in evaluation too, which no other kernel does."""
+    out, mean, invstd = torch.ops.aten.native_batch_norm.default(input, *others)
+    training = others[4]
+    return (out, mean, invstd) if training else (out, mean.new_empty(0), invstd.new_empty(0))
+
+
 SHAPES: dict[str, Callable[..., object]] = {
     "aten::_sample_dirichlet": sample_dirichlet,
     "aten::_dirichlet_grad": dirichlet_grad,
     "aten::_cudnn_ctc_loss": cudnn_ctc_loss,
+    "aten::native_batch_norm": batch_norm,
     "aten::_ctc_loss": ctc_loss,
     "aten::_ctc_loss_backward": ctc_loss_backward,
 }

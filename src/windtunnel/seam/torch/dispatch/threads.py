@@ -12,11 +12,13 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterable
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 import torch
 
+from windtunnel.machine import exclusive
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.sites import OURS
 from windtunnel.seam.torch.dispatch.mode import Dispatch
@@ -43,6 +45,16 @@ def _plain(
     return func(*args, **(kwargs or {}))
 
 
+def _stopped(self: object, *_: object) -> Result:
+    """The dispatch of a mode whose process ends: its thread goes no further."""
+    _NEVER.acquire()
+    return None
+
+
+_NEVER = threading.Lock()
+_NEVER.acquire()
+
+
 def _made_once(state: State, kind: type) -> Patch:
     """What makes the objects of operators, or of their overloads, where there is none yet."""
     stock = kind.__getattr__  # type: ignore[attr-defined]
@@ -53,6 +65,11 @@ def _made_once(state: State, kind: type) -> Patch:
             return stock(self, name) if found is None else found
 
     return Patch(kind, "__getattr__", made)
+
+
+def _become(mode: Dispatch, dispatch: Callable[..., Result]) -> None:
+    """A class of its own, with all the rest: an operator that runs now still needs it."""
+    mode.__class__ = type("Ended", (type(mode),), {"__torch_dispatch__": dispatch})
 
 
 class Threads:
@@ -109,15 +126,30 @@ class Threads:
         """Turn the modes of threads that go on into none, and wait until none of them is inside an operator of ours."""
         numbers = [*self._modes]
         for mode in (self.mode, *self._modes.values()):
-            # A class of its own, with all the rest: an operator that runs now still needs it.
-            mode.__class__ = type("Ended", (type(mode),), {"__torch_dispatch__": _plain})
+            _become(mode, _plain)
+        self._wait_for(numbers)
+        self._modes.clear()
+
+    def stop(self) -> None:
+        """Let the threads that still run stop for good at their next operator, and wait until none is in another.
+
+        The caller holds the machine's lock, and keeps it.
+        """
+        modes = dict(self._modes)
+        for mode in modes.values():
+            _become(mode, _stopped)
+        self._wait_for(modes)
+        self._modes.clear()
+
+    def _wait_for(self, numbers: Iterable[int]) -> None:
         until = monotonic() + PATIENCE_S
         while any(map(self._busy, numbers)) and monotonic() < until:
             sleep(PAUSE_S)
-        self._modes.clear()
 
     def _busy(self, number: int) -> bool:
         frame = sys._current_frames().get(number)
+        if frame is not None and (frame.f_code is _stopped.__code__ or exclusive.waits(frame)):
+            return False
         while frame is not None:
             if frame.f_code.co_filename.startswith(SEAM) and frame.f_code not in self._code:
                 return True

@@ -16,6 +16,7 @@ from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.kernels import attention_checks as checks
 from windtunnel.seam.torch.kernels import attention_choice as choice
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.halves import HALVES
 from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.state.positions import MASK, MIXER
 from windtunnel.seam.torch.state.state import State
@@ -60,8 +61,15 @@ def composite(
         out = composite(state, func, q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         return out.squeeze(0)
     backend = _choose(state, index, query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    dtype = query.dtype
+    if backend == choice.MATH and is_causal and attn_mask is None:
+        # C++ would make it on the CPU, where it takes all tensors to be.
+        attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+        is_causal = False
+        if dtype in HALVES and not torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed():
+            dtype = torch.float32  # of which the math is
     if attn_mask is not None and attn_mask.dtype == torch.bool:
-        hidden = torch.scalar_tensor(-math.inf, dtype=query.dtype, device=attn_mask.device)
+        hidden = torch.scalar_tensor(-math.inf, dtype=dtype, device=attn_mask.device)
         attn_mask = torch.where(attn_mask, 0.0, hidden)
     if backend == choice.MATH:
         math_out: Tensor = aten._scaled_dot_product_attention_math.default(
