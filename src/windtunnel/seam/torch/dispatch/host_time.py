@@ -44,8 +44,6 @@ class MeasuredDispatch(Dispatch):
 FEEDING = ("aten::_to_copy", "aten::copy_", "aten::lift_fresh", "aten::lift_fresh_copy", "aten::stack", "aten::cat")
 """What takes data from the host's own memory on: gaps that end with one of these made data, as a rule."""
 
-unwatched = Dispatch.__torch_dispatch__
-
 
 class WatchedDispatch(Dispatch):
     """The dispatch mode that notes how long the thread was outside of operators; other threads' modes do not."""
@@ -60,13 +58,13 @@ class WatchedDispatch(Dispatch):
     ) -> object:
         work = self.work
         if work is None or work.inside:
-            return unwatched(self, func, types, args, kwargs)
+            return super().__torch_dispatch__(func, types, args, kwargs)
         now_ns = clock_ns()
         if now_ns - work.left_ns > LEAST_NS:
             work.gap(now_ns, func.name() in FEEDING)
         work.inside = True
         try:
-            return unwatched(self, func, types, args, kwargs)
+            return super().__torch_dispatch__(func, types, args, kwargs)
         finally:
             work.inside = False
             work.left_ns = now_ns = clock_ns()
