@@ -51,7 +51,6 @@ from windtunnel.version import __version__
 if TYPE_CHECKING:
     from windtunnel.seam.signals import Handlers
     from windtunnel.seam.torch.state.history import History
-    from windtunnel.seam.torch.state.host_work import HostWork
     from windtunnel.seam.torch.state.leaks import Leaks
 
 
@@ -147,7 +146,6 @@ class Session:
         self._installations: list[Installed] = []
         self._history: History | None = None
         self._leaks: Leaks | None = None
-        self._work: HostWork | None = None
         self._patches = Patches()
         self._modules = frozenset(sys.modules)
         self._forgets: list[Callable[[Collection[str]], None]] = [self._patches.forget]
@@ -170,7 +168,6 @@ class Session:
             from windtunnel.seam.torch.dispatch.faults import Strikes
             from windtunnel.seam.torch.install import Installation
             from windtunnel.seam.torch.state.core import Meter
-            from windtunnel.seam.torch.state.host_work import HostWork
             from windtunnel.seam.torch.state.state import State
         except ModuleNotFoundError as error:
             if error.name != "torch":
@@ -196,8 +193,6 @@ class Session:
             state.strikes = Strikes(state, faults.parse(self.options.faults, self.options.seed))
         if self.options.host_time == "measured":
             state.meter = Meter(self.options.host_factor)
-        elif not self.options.no_data:
-            state.work = self._work = HostWork()
         installation = Installation(state)
         self._forgets.append(installation.forget)
         installation.install()
@@ -293,9 +288,6 @@ class Session:
         self.write_totals()
         self._replay_history()
         self.write_band()
-        if self._work is not None:
-            self._work.end()
-            self.trace.facts["host_work"] = self._work.facts()
 
     def write_totals(self) -> None:
         """Write the devices' totals as they are at this moment."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from windtunnel.reports.parts import host
 from windtunnel.reports.parts.summary import Device, Summary, short
 from windtunnel.trace.finding import WORTH, Finding
 from windtunnel.trace.units import format_bytes, format_ns, format_share, plural
@@ -57,7 +56,7 @@ def figures(summary: Summary) -> list[tuple[str, str]]:
     used = [device for device in summary.devices if device.used]
     working = [device for device in used if device.kernels or device.copies or device.collectives]
     rows = [("step", step(summary)), ("network", summary.network), ("memory", memory(used)), ("busy", busy(working))]
-    rows += [("host", host_row(summary)), ("limit", limit(summary)), ("graphs", graphs(summary))]
+    rows += [("limit", limit(summary)), ("graphs", graphs(summary))]
     return [row for row in rows if row[1]]
 
 
@@ -75,11 +74,6 @@ def step(summary: Summary) -> str:
         words += f" ({summary.source})"
     rate = timing.steps_per_s
     return f"{words}, {rate:,.0f} a second" if rate >= 100 else f"{words}, {rate:.3g} a second"
-
-
-def host_row(summary: Summary) -> str:
-    """The host's own work, where there is enough of it."""
-    return "" if summary.host is None else host.figure_words(summary.host, short(summary.host.site))
 
 
 def memory(used: Sequence[Device]) -> str:

@@ -156,7 +156,6 @@ def _time_lines(summary: Summary) -> list[str]:
     lines = [
         ("step", step),
         ("network", summary.network),
-        ("the host's own work", brief.host_row(summary)),
         ("throughput", summary.throughput),
         ("once, at first use", once),
         ("jit of JAX by", summary.jit),

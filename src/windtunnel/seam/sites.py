@@ -63,7 +63,7 @@ class Sites:
         self._kinds: dict[int, int] = {}
         self._codes: list[CodeType] = []
         self._numbers: dict[tuple[int, int], int] = {}
-        self.here = os.getcwd() + os.sep
+        self._here = os.getcwd() + os.sep
 
     def number(self, depth: int = 1) -> int:
         """The number of the calling program's line in the table of sites; 0 when there is none."""
@@ -171,33 +171,28 @@ class Sites:
         return Site(self._file(frame.f_code), frame.f_lineno, frame.f_code.co_qualname, tuple(callers))
 
     def _file(self, code: CodeType) -> str:
-        return shown(code.co_filename, self.here)
+        cell = CELLS[0](code.co_filename) if CELLS else ""
+        return cell or code.co_filename.removeprefix(self._here)
 
     def _kind(self, code: CodeType) -> int:
         if len(self._codes) >= MOST_CODES:
             self._kinds.clear()
             self._numbers.clear()
             self._codes.clear()
-        kind = self._kinds[id(code)] = kind_of(code.co_filename)
+        file = code.co_filename
+        if file.startswith(PROGRAMS):
+            kind = PROGRAM
+        elif file.startswith(("<frozen", OURS)) or any(part in file for part in HIDING):
+            kind = HIDDEN
+        elif any(part in file for part in PACKAGES):
+            kind = LIBRARY
+        elif os.path.realpath(file).startswith(STANDARD):
+            kind = HIDDEN
+        else:
+            kind = PROGRAM
+        self._kinds[id(code)] = kind
         self._codes.append(code)
         return kind
-
-
-def kind_of(file: str) -> int:
-    """Whose code a file holds: PROGRAM, LIBRARY or HIDDEN."""
-    if file.startswith(PROGRAMS):
-        return PROGRAM
-    if file.startswith(("<frozen", OURS)) or any(part in file for part in HIDING):
-        return HIDDEN
-    if any(part in file for part in PACKAGES):
-        return LIBRARY
-    return HIDDEN if os.path.realpath(file).startswith(STANDARD) else PROGRAM
-
-
-def shown(file: str, here: str) -> str:
-    """A file's name as sites have it: a notebook's cell, or a path that begins in the folder `here` if it is there."""
-    cell = CELLS[0](file) if CELLS else ""
-    return cell or file.removeprefix(here)
 
 
 def _line_of(frame: FrameType) -> str:

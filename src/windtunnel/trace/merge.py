@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from windtunnel.trace.operation import Kind, Lane
 from windtunnel.trace.plain import Json
-from windtunnel.trace.trace import Trace
+from windtunnel.trace.trace import OF_THIS_MACHINE, Trace
 
 SUMMED = (
     "peak_allocated_bytes",
@@ -112,16 +112,7 @@ def _facts(traces: Sequence[Trace], numbers: Sequence[dict[int, int]]) -> Json:
         "devices": [devices[number] for number in sorted(devices)],
         "band": max(bands, default=None),
         "processes": len(traces),
-        **_measured(traces),
+        **{key: max(trace.facts.get(key, 0) for trace in traces) for key in OF_THIS_MACHINE},
         "incomplete": any(trace.facts.get("incomplete") for trace in traces),
         "unwritten": next((why for trace in traces if (why := trace.facts.get("unwritten"))), ""),
     }
-
-
-def _measured(traces: Sequence[Trace]) -> Json:
-    """The facts of this machine: those of the process that took longest, for which the others wait."""
-    found: Json = {"compile_ns": max(trace.facts.get("compile_ns", 0) for trace in traces)}
-    works = [trace.facts["host_work"] for trace in traces if "host_work" in trace.facts]
-    if works:
-        found["host_work"] = max(works, key=lambda work: int(work.get("round_ns", 0)))
-    return found

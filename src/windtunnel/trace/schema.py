@@ -10,7 +10,6 @@ from windtunnel.trace.operation import Hazard, Lane, Note, Signature, Site
 
 Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 Text = Annotated[str, Meta(max_length=1 << 16)]
-Share = Annotated[float, Meta(ge=0, le=1)]
 Band = Annotated[float, Meta(ge=0, le=1000)]
 """A relative error: neither infinite nor not a number, since reports print times that it spans."""
 
@@ -66,22 +65,6 @@ class Leak(TypedDict):
     size_bytes: Count
 
 
-class HostWorkFacts(TypedDict, total=False):
-    """The host's own work between operators, measured where the program ran (`reports/parts/host.py`)."""
-
-    steps: Count
-    rounds: Count
-    round_ns: Count
-    blocked_share: Share
-    data_share: Share
-    lines: list[tuple[str, int, str, Count]]
-    worker_lines: list[tuple[str, int, str, Count]]
-    ended_by: list[tuple[str, int, str, Count]]
-    batch_ns: Count
-    workers: Count
-    read_bytes: Count
-
-
 class Facts(TypedDict, total=False):
     """`Trace.facts`; what is not named here is not read by windtunnel."""
 
@@ -108,7 +91,6 @@ class Facts(TypedDict, total=False):
     library_streams: dict[str, str]
     retimed_from: list[str]
     compile_ns: Count
-    host_work: HostWorkFacts
     memory_segments: list[dict[str, object]]
     memory_pools: list[object]
     memory_from_start: bool

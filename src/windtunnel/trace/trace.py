@@ -23,7 +23,7 @@ from windtunnel.trace.schema import Facts, Header
 from windtunnel.trace.sources import Sources, collect, places
 
 MAGIC = "windtunnel-trace 2"
-OF_THIS_MACHINE = ("compile_ns", "host_work")
+OF_THIS_MACHINE = ("compile_ns",)
 """Facts that are measured here, and so would make each run's file another one: reports say them, files do not."""
 NO_TRACE = "is not a windtunnel trace"
 HOW = "write one with `windtunnel run --trace`"

@@ -8,9 +8,8 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from windtunnel.reports.parts import compiled, host, throughput
+from windtunnel.reports.parts import compiled, throughput
 from windtunnel.reports.parts.compiled import Compiled
-from windtunnel.reports.parts.host import HostWork
 from windtunnel.reports.parts.peak import Peak, peaks
 from windtunnel.reports.parts.throughput import Samples
 from windtunnel.reports.parts.time import Timing, measure
@@ -114,8 +113,6 @@ class Summary:
     compiled: Compiled | None = None
     host_factor: float | None = None  # by what the host's own time was multiplied where it was measured
     jit: str = ""  # what compiled JAX's functions
-    host: HostWork | None = None  # the host's own work, where it was measured and is worth a word
-    host_uncounted: str = ""  # why it was not measured, where it was not
 
     @property
     def stamp(self) -> str:
@@ -191,15 +188,7 @@ def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
         device.busy_ns = _busy_ns(device)
         device.busy_share = min(1.0, device.busy_ns / (end_ns - begin_ns)) if end_ns > begin_ns else 0.0
     emulated = trace.facts.get("source", "modelled") == "modelled"
-    timing = measure(trace)
-    waits = sum(device.synchronizations for device in used) >= max(1, len(steps))
-    work = host.measure(trace, timing, waits, end_ns - begin_ns)
     verdict, why, advice = _verdict(trace, used, findings, end_ns - begin_ns, emulated)
-    if work is not None and work.is_bound and _comes_first(trace.facts, work, findings):
-        line = short(work.site)
-        place = verdict.partition(": ")[0]
-        verdict, why = f"{place}: {host.verdict_words(work, line)}", host.why_words(work, line)
-        advice = host.next_words(work)
     return Summary(
         verdict,
         why,
@@ -214,7 +203,7 @@ def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
         used,
         steps,
         list(findings),
-        timing,
+        measure(trace),
         tuple(trace.facts.get("not_decidable", ())),
         throughput.measure(trace),
         int(trace.facts.get("processes", 1)),
@@ -222,34 +211,13 @@ def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
         compiled.measure(trace),
         _host_factor(trace.facts.get("options", {})),
         str(trace.facts.get("versions", {}).get("jit of JAX by", "")),
-        work,
-        _host_uncounted(trace.facts, emulated),
     )
-
-
-def _comes_first(facts: Json, work: HostWork, findings: Sequence[Finding]) -> bool:
-    """Whether the host's work matters more than any finding, and than how the program ended."""
-    if facts.get("exit_code") or facts.get("incomplete") or facts.get("tests") is not None:
-        return False
-    if any(finding.severity == "error" for finding in findings):
-        return False
-    most = max((finding.saved_share or 0.0 for finding in findings if finding.saved_of in ("step", "run")), default=0.0)
-    return work.waited_share > most * work.step_ns / work.whole_ns
-
-
-def _host_uncounted(facts: Json, emulated: bool) -> str:
-    """Why the host's own work is in no figure; empty where it was measured."""
-    options = facts.get("options", {})
-    if not emulated or "host_work" in facts or options.get("host_time") == "measured":
-        return ""
-    return NO_DATA if options.get("no_data") else ""
 
 
 def _host_factor(options: Json) -> float | None:
     return float(options.get("host_factor", 1.0)) if options.get("host_time") == "measured" else None
 
 
-NO_DATA = "host work is not counted without data"
 SHORT = 2_000  # kernels, about 20 ms of launching
 HOLDERS = 3  # lines that a verdict names
 SMALL = 0.01  # of a peak: what is not worth a word
@@ -376,8 +344,6 @@ def _verdict(
     trace: Trace, devices: list[Device], findings: Sequence[Finding], window_ns: int, emulated: bool
 ) -> tuple[str, str, str]:
     place = f"{'EMULATED' if emulated else 'MEASURED'} on {gpu_names(devices)}"
-    if uncounted := _host_uncounted(trace.facts, emulated):
-        place += f" ({uncounted})"
     tests = trace.facts.get("tests")  # of a pytest run, whose devices were many and short-lived
     if tests is not None:
         place = f"{'EMULATED' if emulated else 'MEASURED'}, {plural(tests, 'test')} on GPUs"
@@ -390,8 +356,7 @@ def _verdict(
         place += ", interrupted" if interrupted else _ending(code)
     refusal = trace.facts.get("refusal")
     if refusal:
-        advice = "leave that part out or replace it where there is no GPU, or run it on a real one"
-        return f"{place}: the emulation refused to go on", str(refusal), advice
+        return f"{place}: the emulation refused to go on", str(refusal), "see docs/coverage.md for what is emulated"
     if interrupted and not any(finding.severity == "error" for finding in findings):
         return f"{place}: no verdict on a part of a run", _where_time_went(devices, window_ns), "run it to its end"
     errors = [finding for finding in findings if finding.severity == "error"]

@@ -18,7 +18,7 @@ from windtunnel.seam.torch import kernels, registry
 from windtunnel.seam.torch.compiled import compilers
 from windtunnel.seam.torch.cuda import sanitizer
 from windtunnel.seam.torch.dispatch import asserts, broadcast_losses, determinism, indexing, threads
-from windtunnel.seam.torch.dispatch.host_time import MeasuredDispatch, WatchedDispatch
+from windtunnel.seam.torch.dispatch.host_time import MeasuredDispatch
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.dispatch.nodata import DatalessDispatch
 from windtunnel.seam.torch.dispatch.stale import StaleMode
@@ -74,8 +74,7 @@ class Installation:
     def __init__(self, state: State) -> None:
         self.state = state
         self.patches = Patches()
-        watched = WatchedDispatch if state.work is not None else Dispatch
-        kind = DatalessDispatch if state.no_data else MeasuredDispatch if state.meter is not None else watched
+        kind = DatalessDispatch if state.no_data else Dispatch if state.meter is None else MeasuredDispatch
         self.mode: Dispatch = kind(state, HANDLERS, kernels.deviations())
         self.composites = composites.Composites(state, COMPOSITES, GRADIENTS)
         self.stale = StaleMode(self.mode) if state.stale and not state.no_data else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from time import thread_time_ns
 from typing import NamedTuple
 
@@ -15,7 +14,6 @@ from windtunnel.machine.device import Device
 from windtunnel.machine.machine import Cost, Machine
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.sites import Sites
-from windtunnel.seam.torch.state.host_work import HostWork
 from windtunnel.seam.torch.tags import HOST_TAG, Tag
 
 
@@ -87,8 +85,7 @@ class Core:
         self.parents: dict[int, HostThread] = {}  # by a thread's number, until it begins
         self.thread = threading.get_ident()
         self.local = Local(self)
-        self.meter: Meter | None = None  # where the host's own work is measured into the modelled clock
-        self.work: HostWork | None = None  # where it is measured beside that clock
+        self.meter: Meter | None = None  # where the host's own work is measured
         self.under_way: Callable[[], object] | None = None  # puts on their streams the collectives that are under way
 
     def host(self) -> HostThread:
@@ -97,10 +94,6 @@ class Core:
         if self.meter is not None:
             self.meter.charge(self.local)
         return self.local.host
-
-    def apart(self) -> AbstractContextManager[None]:
-        """What runs in it is none of the host's own work: the emulation's, or counted elsewhere."""
-        return nullcontext() if self.work is None else self.work.apart()
 
     def arrive(self) -> None:
         """Wait for the collectives of this thread that are under way, before anything is done on a device."""

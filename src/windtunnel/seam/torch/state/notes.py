@@ -94,13 +94,9 @@ class Notes:
         if self.stepping is not None:
             self.stepping(optimizer)
         self._place.before_step = len(self.core.machine.trace.rows)
-        if self.core.work is not None:
-            self.core.work.steps_now(True)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         core = self.core
-        if core.work is not None:
-            core.work.steps_now(False)
         machine = core.machine
         if not self._rows_since(self._place.after_step):
             return  # an optimizer made of others, which have stepped
@@ -156,8 +152,6 @@ class Notes:
         """An optimizer's step was taken: by a call, or by the replay of a graph that holds one."""
         self.steps += 1
         self.core.machine.mark(self.core.host(), Kind.STEP, "Optimizer.step", self.steps, site)
-        if self.core.work is not None:
-            self.core.work.stepped()
         if self.steps == self.stop_after:
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:

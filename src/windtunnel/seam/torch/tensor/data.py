@@ -1,29 +1,26 @@
 """DataLoader on the host's modelled clock: what its workers take, and how long the program waits for them.
 
 A worker is a real process with a clock of its own: what it does there (host operators, `time.sleep`) is priced as in
-the program. It sends that price along with each batch, and what the batch took on this machine (`state/host_work`). In
-the program, a worker begins a batch when it was asked for it and is free, and `next()` waits until the batch is ready.
-That gives the same wait in every run, however fast this machine delivers. What is done outside PyTorch (decoding, pure
-Python) has no part in it.
+the program. It sends that price along with each batch. In the program, a worker begins a batch when it was asked for
+it and is free, and `next()` waits until the batch is ready. That gives the same wait in every run, however fast this
+machine delivers. What a worker does outside PyTorch (decoding, pure Python) is not seen: `--host-time measured` is.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch.utils.data
 from torch.utils import _pytree as pytree
 from torch.utils.data import _utils, dataloader
 
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.torch.state.host_work import HostWork, read_bytes
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import is_physically_meta
-from windtunnel.trace.operation import Kind, Site
+from windtunnel.trace.operation import Kind
 
 LoaderIterator = dataloader._BaseDataLoaderIter
 WorkersIterator = dataloader._MultiProcessingDataLoaderIter
@@ -33,30 +30,17 @@ MOST_BATCHES, MOST_ELEMENTS = 4, 1 << 16
 """How many batches of a rank, and how many elements of each tensor, tell whether other ranks get the same ones."""
 
 
-class Made(NamedTuple):
-    """What a batch took its worker on this machine: the time, the lines that worked, and the bytes that they read."""
-
-    work_ns: int = 0
-    lines: dict[Site, int] | None = None
-    read_bytes: int = 0
-
-
 class Fetched:
-    """A batch on its way from a worker, with what it took there in nanoseconds.
+    """A batch on its way from a worker, with what it took there in nanoseconds."""
 
-    `duration_ns` is modelled.
-    """
-
-    def __init__(self, data: object, duration_ns: int, made: Made) -> None:
+    def __init__(self, data: object, duration_ns: int) -> None:
         self.data = data
         self.duration_ns = duration_ns
-        self.made = made
 
     def pin_memory(self, device: object = None) -> Fetched:
         """The same with its tensors page-locked: what the loader's pinning thread asks of objects that it meets."""
         pin: Callable[..., object] = _utils.pin_memory.pin_memory
-        data = pin(self.data) if device is None else pin(self.data, device)
-        return Fetched(data, self.duration_ns, self.made)
+        return Fetched(pin(self.data) if device is None else pin(self.data, device), self.duration_ns)
 
 
 class Workers:
@@ -134,23 +118,13 @@ def _reset(stock: Callable[..., None]) -> object:
     return reset
 
 
-def _made(work: HostWork | None, fetch: Callable[[], object]) -> tuple[Made, object]:
-    """What a worker fetches, and what that takes here."""
-    if work is None:
-        return Made(), fetch()
-    begin_ns, begin_bytes = work.close(), read_bytes()
-    data = fetch()
-    lines, work.lines = dict(work.lines), Counter()
-    return Made(work.close() - begin_ns, lines, read_bytes() - begin_bytes), data
-
-
 def _fetch(state: State, stock: Callable[..., object]) -> object:
     def fetch(self: object, possibly_batched_index: object) -> object:
         if torch.utils.data.get_worker_info() is None:
             return stock(self, possibly_batched_index)
         begin = state.host().now_ns
-        made, data = _made(state.work, lambda: stock(self, possibly_batched_index))
-        return Fetched(data, state.host().now_ns - begin, made)
+        data = stock(self, possibly_batched_index)
+        return Fetched(data, state.host().now_ns - begin)
 
     return fetch
 
@@ -171,8 +145,7 @@ def _get(state: State, stock: Callable[[WorkersIterator], object]) -> object:
         # Which call of this unpacks which batch depends on when real workers deliver: none of it takes modelled time.
         host = state.host()
         now_ns = host.now_ns
-        with state.apart():  # what it takes is what the workers say
-            data = stock(self)
+        data = stock(self)
         host.now_ns = now_ns
         return data
 
@@ -186,28 +159,10 @@ def _process(state: State, stock: Callable[..., object]) -> object:
             # From torch 2.8 on the caller names the worker and has counted the batch already.
             batch = workers.oldest(rest[0]) if rest else self._rcvd_idx
             state.host().wait_until(workers.ready_ns(batch, data.duration_ns))
-            if state.work is not None:
-                state.work.made_batch(data.made.work_ns, self._num_workers, data.made.lines, data.made.read_bytes)
             data = data.data
         return stock(self, data, *rest)
 
     return process_data
-
-
-def _fed(work: HostWork | None, loader: LoaderIterator, stock: Callable[[LoaderIterator], object]) -> object:
-    """The next batch of a loader; what making it takes here is noted."""
-    if work is None:
-        return stock(loader)
-    work.feeding += 1
-    begin = work.close()
-    try:
-        data = stock(loader)
-        if loader._num_workers == 0:
-            work.made_batch(work.close() - begin)
-        return data
-    finally:
-        work.close()
-        work.feeding -= 1
 
 
 def _next(state: State, content: Content, stock: Callable[[LoaderIterator], object]) -> object:
@@ -215,7 +170,7 @@ def _next(state: State, content: Content, stock: Callable[[LoaderIterator], obje
         host = state.host()
         begin = host.now_ns
         try:
-            data = _fed(state.work, self, stock)
+            data = stock(self)
             index = self.__dict__["_wt_batches"].popleft() if self.__dict__.get("_wt_batches") else None
             if index is not None:
                 state.machine.mark(host, Kind.BATCH, NAME, len(index), state.site())
