@@ -11,8 +11,8 @@ import torch
 import windtunnel
 
 SOURCE = str(Path(windtunnel.__file__).parent) + "/"
-SOMETIMES = ("host_work.py", "leaks.py")
-"""They look at the operations that come after a while, or at a sample of the allocations."""
+SOMETIMES = ("leaks.py",)
+"""It looks at a sample of the allocations."""
 WALKS = {"Sites.caller", "Sites.number", "Sites.frame"}
 
 
@@ -43,13 +43,12 @@ def changes(seen: list[tuple[str, str]]) -> int:
     return sum(one[0] != other[0] for one, other in itertools.pairwise(seen))
 
 
-def test_arithmetic_in_place_takes_5_calls() -> None:
+def test_arithmetic_in_place_takes_4_calls() -> None:
     with windtunnel.emulate("V100"):
         tensor = torch.ones(3, device="cuda:0")
         for call in (lambda: tensor.add_(1), lambda: tensor.add_(tensor), lambda: tensor.mul_(2), tensor.relu_):
             seen = followed(call)
             assert [name for _, name in seen if name != "throttle"] == [
-                "WatchedDispatch.__torch_dispatch__",  # measures the program's own work in between
                 "Dispatch.__torch_dispatch__",
                 "Dispatch.plain",
                 "strided",
@@ -57,21 +56,21 @@ def test_arithmetic_in_place_takes_5_calls() -> None:
             ]
 
 
-def test_a_factory_takes_at_most_19_calls() -> None:
+def test_a_factory_takes_at_most_18_calls() -> None:
     kept: list[torch.Tensor] = []
     with windtunnel.emulate("2xV100"):
         seen = followed(lambda: kept.append(torch.ones(3, device="cuda:0")))
-    assert len(seen) <= 19, seen
-    assert changes(seen) <= 15, seen
+    assert len(seen) <= 18, seen
+    assert changes(seen) <= 14, seen
 
 
-def test_a_copy_between_devices_takes_at_most_43_calls() -> None:
+def test_a_copy_between_devices_takes_at_most_42_calls() -> None:
     kept: list[torch.Tensor] = []
     with windtunnel.emulate("2xV100"):
         tensor = torch.ones(3, device="cuda:0")
         seen = followed(lambda: kept.append(tensor.to("cuda:1", non_blocking=True)))
-    assert len(seen) <= 43, seen
-    assert changes(seen) <= 31, seen
+    assert len(seen) <= 42, seen
+    assert changes(seen) <= 30, seen
 
 
 def test_operations_walk_the_stack_once() -> None:
