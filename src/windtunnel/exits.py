@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Callable
+from functools import cache
 
 _LAST: list[Callable[[], None]] = []
-_BEGUN: list[bool] = []
-
-
-def begin() -> None:
-    """Register with Python, which calls first whoever registered last: to be called before the program begins."""
-    if not _BEGUN:
-        _BEGUN.append(True)
-        atexit.register(_run)
 
 
 def at_last(function: Callable[[], None]) -> None:
-    """Call `function` when the process ends, before those that were given earlier; Python may be ending already."""
-    begin()
+    """Call `function` when the process ends, before those that were given earlier; Python may be ending already.
+
+    Python calls first whoever registered last with it, so the first one is to be given before the program begins.
+    """
+    _register()
     _LAST.append(function)
+
+
+@cache
+def _register() -> None:
+    atexit.register(_run)
 
 
 def _run() -> None:

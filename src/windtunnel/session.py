@@ -280,6 +280,7 @@ class Session:
         """Write the totals of the devices into the trace."""
         if self._history is not None:
             self._history.write()
+        self.trace.facts.pop("leaks", None)  # what an earlier look found may be free by now
         if self._leaks is not None and (leaks := self._leaks.found()):
             self.trace.facts["leaks"] = leaks
         for device in self.machine.devices:

@@ -99,6 +99,17 @@ def busy(spec: str) -> Machine:
     return machine
 
 
+def replayed(machine: Machine, product: Signature, number: int, times: int) -> None:
+    """Capture so many products in a graph, and replay it so many times."""
+    machine.begin_streams()
+    capture = Capture(machine.devices[0].pool_stream(), RuntimeError)
+    for _ in range(number):
+        submit(machine, Kernel("mm", 1, signature=product))
+    capture.end()
+    for _ in range(times):
+        replay(machine, machine.host, machine.devices[0].default_stream, capture)
+
+
 @pytest.mark.parametrize("spec", ["A100", "H100", "V100"])
 def test_a_load_that_meets_the_power_limit_is_retimed_as_it_runs(spec: str) -> None:
     trace = busy("A100").trace
@@ -109,13 +120,7 @@ def test_a_load_that_meets_the_power_limit_is_retimed_as_it_runs(spec: str) -> N
 
 def test_a_graph_that_meets_the_power_limit_slows_down_and_is_retimed_alike() -> None:
     machine = busy("A100")
-    machine.begin_streams()
-    stream = machine.devices[0].pool_stream()
-    capture = Capture(stream, RuntimeError)
-    for _ in range(40):
-        submit(machine, Kernel("mm", 1, signature=HALF))
-    capture.end()
-    replay(machine, machine.host, machine.devices[0].default_stream, capture)
+    replayed(machine, HALF, 40, 1)
     rows = list(machine.trace.rows)
     assert rows[-1][6] - rows[-1][5] == pytest.approx(1.24 * machine.devices[0].cost.kernel(HALF).duration_ns, rel=0.02)
     assert list(retime(machine.trace, gpus.parse("A100")).rows) == rows
@@ -123,14 +128,7 @@ def test_a_graph_that_meets_the_power_limit_slows_down_and_is_retimed_alike() ->
 
 def test_on_the_same_gpu_a_graph_replays_alike() -> None:
     machine = build()
-    machine.begin_streams()
-    stream = machine.devices[0].pool_stream()
-    capture = Capture(stream, RuntimeError)
-    for _ in range(4):
-        submit(machine, Kernel("mm", 1, signature=PRODUCT))
-    capture.end()
-    for _ in range(3):
-        replay(machine, machine.host, machine.devices[0].default_stream, capture)
+    replayed(machine, PRODUCT, 4, 3)
     assert list(retime(machine.trace, gpus.parse("V100")).rows) == list(machine.trace.rows)
 
 

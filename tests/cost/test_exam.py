@@ -57,3 +57,10 @@ def test_all_are_on_request(checkout: Path) -> None:
     found = [(program.level, program.number) for program, _ in kernelbench.outcomes(checkout, "H1", "ReLU", True)]
     assert found == [(1, 19), (1, 20), (2, 1)]
     assert not list(kernelbench.outcomes(checkout, "A100", "", True))
+
+
+def test_a_checkout_without_its_history_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(
+        SystemExit, match=f"^{tmp_path} is no clone of KernelBench with its whole history .*clone it anew$"
+    ):
+        list(kernelbench.outcomes(tmp_path, "", "", False))

@@ -202,3 +202,12 @@ def test_what_is_kept_on_purpose(program: Callable[[], object], session: Session
     kept = program()
     assert [one.message for one in session.findings() if one.code == "growing-memory"] == []
     del kept
+
+
+def test_what_was_given_back_since_an_earlier_look_is_no_leak(session: Session) -> None:
+    kept = losses_added_up(40)
+    assert [one.code for one in session.findings()].count("growing-memory") == 1
+    del kept
+    for _ in range(40):
+        one_deep_call()
+    assert [one.code for one in session.findings()].count("growing-memory") == 0

@@ -77,21 +77,24 @@ class Program(NamedTuple):
         return self.level > 1 or self.number % 2 == 0
 
 
+def git(checkout: Path, *words: str) -> str:
+    """What git prints of a checkout; ends with a sentence where it has no such commit or file."""
+    done = subprocess.run(["git", "-C", str(checkout), *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        why = done.stderr.strip().removeprefix("fatal: ")
+        raise SystemExit(f"{checkout} is no clone of KernelBench with its whole history ({why}); clone it anew")
+    return done.stdout
+
+
 def read(checkout: Path, commit: str, path: str) -> str:
-    """A file of a commit; an empty text where there is none."""
-    done = subprocess.run(
-        ["git", "-C", str(checkout), "show", f"{commit}:{path}"], capture_output=True, text=True, check=False
-    )
-    return done.stdout if done.returncode == 0 else ""
+    """A file of a commit."""
+    return git(checkout, "show", f"{commit}:{path}")
 
 
 def programs(checkout: Path, commit: str, everything: bool) -> Iterator[Program]:
     """The programs that may be looked at, by level and number; those held back only with `everything`."""
-    done = subprocess.run(
-        ["git", "-C", str(checkout), "ls-tree", "-r", "--name-only", commit, "KernelBench"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    paths = [Path(line) for line in done.stdout.splitlines() if line.endswith(".py")]
+    names = git(checkout, "ls-tree", "-r", "--name-only", commit, "KernelBench").splitlines()
+    paths = [Path(name) for name in names if name.endswith(".py")]
     named = [(int(path.parent.name.removeprefix("level")), int(path.name.split("_")[0]), path) for path in paths
              if path.parent.name.startswith("level") and path.name[0].isdigit()]  # fmt: skip
     for level, number, path in sorted(named):
@@ -151,7 +154,7 @@ def outcomes(checkout: Path, gpu: str, word: str, everything: bool) -> Iterator[
                     continue
                 try:
                     found, band = predicted(program, key, edition.clears_l2)
-                except (WindtunnelError, torch.cuda.OutOfMemoryError, RuntimeError) as error:
+                except (WindtunnelError, RuntimeError) as error:
                     print(f"{program.name} on {key} ({machine}) did not run: {str(error).splitlines()[0]}", flush=True)
                     continue
                 gc.collect()

@@ -126,13 +126,12 @@ class GrowingMemory(Check):
         self, message: str, site: Site, device: int, times: int, size_bytes: int, saved_bytes: int, peak: int
     ) -> Finding:
         saved_share = min(1.0, saved_bytes / peak) if peak else None
-        saving = (
-            "" if saved_share is None else f"; fixing this would save about {format_share(saved_share)} of the peak"
-        )
+        if saved_share is not None:
+            message += f"; fixing this would save about {format_share(saved_share)} of the peak"
         return Finding(
             self.code,
             self.severity,
-            message + saving,
+            message,
             "look for what keeps tensors from one step or iteration to the next: add up `loss.detach()` or "
             "`loss.item()` instead of `loss`, and keep no outputs in lists without `.detach()`",
             site,

@@ -281,5 +281,4 @@ def _part(signature: Signature, divide: int) -> Signature:
 
 
 def _follow_up(cost: Cost) -> Cost:
-    rest = cost.occupancy, cost.size_bytes, cost.band, cost.peak_ns
-    return Cost(cost.number, FOLLOW_UP_NS, cost.duration_ns, *rest)
+    return cost.taking(FOLLOW_UP_NS, cost.duration_ns)

@@ -91,7 +91,7 @@ def sizes(problem: Problem) -> tuple[Sizes, tuple[str, ...]] | None:
         return None
     wide, deep = (out, x) if transposed else (x, out)
     groups = max(1, wide[1] // weight[1])
-    skips = not any(number not in "1[], " for number in str(dict(signature.detail).get("dilation", "")))
+    skips = set(direct_convolutions.numbers(dict(signature.detail).get("dilation"))) == {1}
     return Sizes(x[0], wide[1], prod(wide[2:]), deep[1], prod(deep[2:]), groups, prod(weight[2:]), skips), kinds
 
 

@@ -80,7 +80,7 @@ def is_pytorchs(problem: Problem) -> bool:
         return False
     if len(x) > 4 or problem.signature.dtypes[0] != "float16":
         return True
-    stride, dilation = (_numbers(detail.get(key)) for key in ("stride", "dilation"))
+    stride, dilation = (numbers(detail.get(key)) for key in ("stride", "dilation"))
     channels, width, (high, wide) = x[1], x[3], weight[2:]
     regular = high == wide and dilation == (1, 1) and stride[0] == stride[1]
     if not regular or high not in CUDNN_KERNELS or channels < 32 or width < 7:
@@ -89,10 +89,10 @@ def is_pytorchs(problem: Problem) -> bool:
     return stride[0] != 1 and not (stride[0] == 2 and many)
 
 
-def _numbers(text: str | int | None) -> tuple[int, int]:
-    """Two numbers, as the detail of a signature has them; ones where it does not say."""
+def numbers(text: str | int | None) -> tuple[int, ...]:
+    """A number for each dimension, at least two, as the detail of a signature has them; ones where it does not say."""
     found = [int(number) for number in str(text).strip("[]").split(",")] if text else [1]
-    return found[0], found[-1]
+    return tuple(found if len(found) > 1 else found * 2)
 
 
 def share_names(problem: Problem) -> tuple[str, str]:

@@ -191,10 +191,7 @@ class Strikes:
     ) -> int:
         found = self._slowed.get(id(cost))
         if found is None or found[0] is not cost:
-            duration = round(cost.duration_ns * self._factor)
-            slow = Cost(
-                cost.number, cost.dispatch_ns, duration, cost.occupancy, cost.size_bytes, cost.band, cost.peak_ns
-            )
+            slow = cost.taking(cost.dispatch_ns, round(cost.duration_ns * self._factor))
             found = self._slowed[id(cost)] = cost, slow
         return verb(host, stream, found[1], site)
 
