@@ -16,9 +16,12 @@ from types import CodeType, FrameType
 import torch
 
 from windtunnel.machine.device import Device
+from windtunnel.seam.sites import Sites
 from windtunnel.seam.torch.state.core import Core
 from windtunnel.seam.torch.tags import Tag
+from windtunnel.trace.operation import UNKNOWN_SITE
 from windtunnel.trace.schema import Leak
+from windtunnel.trace.trace import Table
 
 MOST = 1024
 """Samples that are kept; when there are as many, those whose memory is free go, and the sample is thinned."""
@@ -56,6 +59,7 @@ class Leaks:
 
     def __init__(self, core: Core) -> None:
         self.core = core
+        self._sites = Sites(Table([UNKNOWN_SITE]))  # not the trace's, which holds the lines of its rows alone
         self.left = 0
         self._every = 1
         self._samples: list[Sample] = []
@@ -70,7 +74,7 @@ class Leaks:
         core = self.core
         if tag.size < MIN_BYTES or core.local.host.index:
             return
-        site = core.site()
+        site = self._sites.number()
         if not self._turns(site):
             return
         device = core.machine.devices[index]
@@ -134,7 +138,7 @@ class Leaks:
                 if index == device
             }
             worst = max(sizes, key=lambda site: sizes[site])
-            site = self.core.machine.trace.sites[worst]
+            site = self._sites.table[worst]
             blocks = sum(one.weight for one in leaking[device, worst])
             found.append(
                 {
