@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -177,3 +178,37 @@ def test_an_interrupt_of_ranks_is_no_failure_of_theirs(tmp_path: Path, send: Cal
     assert "rank-ended" not in report
     assert "INCOMPLETE" not in report
     assert "memory  512 B at its peak" in report
+
+
+ONE_AFTER_ANOTHER = """
+import os, signal, subprocess, sys, threading
+if "RANK" not in os.environ:
+    where = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[1], WORLD_SIZE="2")
+    command = [sys.executable, __file__, sys.argv[1]]
+    ranks = [subprocess.Popen(command, env={**where, "RANK": str(rank)}) for rank in range(2)]
+    sys.exit(max(rank.wait() for rank in ranks))
+
+import torch
+import torch.distributed as dist
+
+rank = int(os.environ["RANK"])
+dist.init_process_group("nccl")
+torch.cuda.set_device(rank)
+x = torch.ones(4, device="cuda")
+dist.all_reduce(x)
+if rank:
+    raise KeyboardInterrupt
+threading.Timer(1, signal.raise_signal, [signal.SIGINT]).start()
+dist.all_reduce(x)
+"""
+
+
+@pytest.mark.long
+def test_an_interrupt_may_come_to_one_rank_after_another(windtunnel, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(ONE_AFTER_ANOTHER)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    done = windtunnel("run", "--gpus", "2xV100", "program.py", str(port))
+    assert done.stderr.count("KeyboardInterrupt\n") == 2
+    assert "DistBackendError" not in done.stderr

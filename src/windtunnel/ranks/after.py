@@ -52,9 +52,13 @@ def _jobs(folder: Path) -> list[list[Entry]]:
     return list(jobs.values())
 
 
+def by_keyboard(note: Note) -> bool:
+    """Whether it is of a rank that somebody interrupted."""
+    return str(dict(note.detail).get("text", "")).startswith("KeyboardInterrupt")
+
+
 def _by_interrupt(note: Note) -> bool:
-    detail = dict(note.detail)
-    by = str(detail.get("text", "")).startswith("KeyboardInterrupt") or detail.get("how") in ("killed", "absent")
+    by = by_keyboard(note) or dict(note.detail).get("how") in ("killed", "absent")
     return note.code in ("rank-ended", "collective-missing") and by
 
 

@@ -32,6 +32,7 @@ import torch.distributed as dist
 from windtunnel import variables
 from windtunnel.errors import FileFormatError
 from windtunnel.ranks import flight_recorder, watchdog, words
+from windtunnel.ranks.after import by_keyboard
 from windtunnel.ranks.calls import Channel, Ending, Group, Operation, Rank, State
 from windtunnel.ranks.judge import crosses_backends, judge, late, mismatches, unlike_messages
 from windtunnel.ranks.ledger import (
@@ -396,15 +397,19 @@ class Watch:
         return self.core.sites.is_program(frame)
 
     def _lost(self) -> list[Note]:
-        """What is wrong, after a connection was lost: it may take a moment until a process is seen to have ended."""
+        """What is wrong, after a connection was lost: it may take a moment until a process is seen to have ended.
+
+        Ctrl-C comes to one rank after another: where another one was interrupted, it may be on its way to this one.
+        """
+        notes: list[Note] = []
         for _ in range(round(LOST_S / TICK_S)):
             notes = judge([entry.rank for entry in self._entries()])
             if os.path.exists(self._verdict()):
                 return self._said()
-            if notes or self.ledger is None:
-                return notes
+            if self.ledger is None or not all(map(by_keyboard, notes)):
+                break
             sleep(TICK_S)
-        return []
+        return notes
 
     def _said(self) -> list[Note]:
         """What some rank has found wrong."""
