@@ -96,9 +96,9 @@ def test_an_operand_in_another_order_costs_more_and_norms_copy_it_first(name, co
 
 @pytest.mark.parametrize("cost_model", [V100, A100, L4])
 def test_a_few_long_rows_wait_for_the_blocks_that_have_them(cost_model):
-    """A block loads 512 elements at once and waits, whatever the bandwidth: 2 x 8,192 loads of 0.3 to 0.6 us."""
+    """Sixteen blocks of 4 million elements: an H200 took 13.9 ms for these (make hardware), an H100 8 to 10."""
     images = (16, 64, 256, 256)
     few = Signature("aten::native_layer_norm", (images, images[1:], images[1:], images), ("float32",) * 4, 3)
-    assert 4.9e6 < cost_model.kernel(few).duration_ns < 9.9e6
+    assert 8e6 < cost_model.kernel(few).duration_ns < 14e6
     many = norm("aten::native_layer_norm", (16 * 64 * 256, 256))
     assert cost_model.kernel(many).duration_ns < cost_model.kernel(few).duration_ns / 2

@@ -12,7 +12,7 @@ The recordings are made once and kept (`*_steps.json.gz`). Those of compiled mod
 that ends early, or at `--minutes`, leaves a file that ends in `.part`, with which the same command goes on. `kernels`
 needs an environment with the result's PyTorch: each call of `tools/hardware/kernels/` runs once without data on the
 emulated GPU, and its signatures are written beside the microseconds that the result has for it
-(`kernels_GENERATION.json.gz`, which `calibrate_neighbours.py` fits).
+(`kernels_GENERATION_GPU.json.gz`, which `calibrate_neighbours.py` fits).
 """
 
 from __future__ import annotations
@@ -165,7 +165,8 @@ def main() -> None:
             parser.error("kernels needs --result FILE, a result of make hardware")
         result = json.loads(options.result.read_text("utf-8"))
         lines = [json.dumps(one) for one in kernels(result)]
-        path = FOLDER / f"kernels_{gpus.find(result['emulated_as']).generation}.json.gz"
+        gpu = gpus.find(result["emulated_as"])
+        path = FOLDER / f"kernels_{gpu.generation}_{gpu.key.lower()}.json.gz"
         path.write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
         print(f"wrote {path}: {len(lines) - 1} calls")
         return

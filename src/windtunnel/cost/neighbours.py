@@ -15,6 +15,7 @@ kernel left out of its own correction.
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from math import dist, exp, log2, prod
 from typing import NamedTuple
@@ -24,13 +25,14 @@ from windtunnel.cost.bands import band
 from windtunnel.cost.families import attention, streams
 from windtunnel.cost.families.problem import Price, Problem
 from windtunnel.cost.files import DATA
+from windtunnel.cost.recurrent import recurrence
 from windtunnel.operators.card import card
 
 SOFTEN = 0.05
 """Added to squared distances (in factors of two), so that no single kernel decides alone."""
 REACH = 2.0
 """How far a correction holds, in factors of two of a size; further away it fades with the square of the distance."""
-_BY_NAME = ("norm", "softmax", "pool", "embedding", "index", "scan", "random", "foreach", "optimizer")
+_BY_NAME = ("norm", "softmax", "embedding", "index", "scan", "random", "foreach", "optimizer")
 """Classes whose operators are kernels of their own each."""
 _BY_FORM = ("elementwise", "activation", "copy", "fill", "reduction")
 """Classes whose operators are the same kernel with another function in it, at most in another form."""
@@ -53,9 +55,9 @@ class Kernel(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What was measured of a generation: on which GPU, and the kernels by kind."""
+    """What was measured of a generation: on which GPUs, and the kernels by kind."""
 
-    gpu: str
+    gpus: frozenset[str]
     kinds: dict[str, tuple[Kernel, ...]]
 
 
@@ -67,7 +69,7 @@ def measured(generation: str) -> Measured | None:
         return None
     found = json.loads(path.read_text(encoding="utf-8"))
     kinds = {kind: tuple(Kernel(tuple(sizes), one) for *sizes, one in rows) for kind, rows in found["kinds"].items()}
-    return Measured(found["gpu"], kinds)
+    return Measured(frozenset(found["gpus"]), kinds)
 
 
 def corrected(priced: Price, problem: Problem, class_name: str) -> Price:
@@ -77,7 +79,7 @@ def corrected(priced: Price, problem: Problem, class_name: str) -> Price:
     near = known.kinds.get(found.kind) if known and found else None
     if known is None or found is None or near is None:
         return priced
-    own = problem.gpu.key == known.gpu
+    own = problem.gpu.key in known.gpus
     if not own and class_name in _ON_ANOTHER:
         return priced
     known_part = min(1.0, (REACH / max(REACH, nearest(found.sizes, near))) ** 2)
@@ -109,6 +111,10 @@ def place(problem: Problem, class_name: str) -> Place | None:
         return _convolution(problem)
     if class_name in ("matmul", "bmm"):
         return _product(problem, class_name)
+    if class_name == "rnn":
+        return _recurrent(problem, words)
+    if class_name == "pool":
+        return _pool(problem, words)
     if class_name not in _BY_NAME and class_name not in _BY_FORM:
         return None
     form = _reduced if class_name == "reduction" else _form
@@ -116,7 +122,7 @@ def place(problem: Problem, class_name: str) -> Place | None:
     if kind == "copy scattered":  # only element-wise ones were measured, whose order bounds them just the same
         kind = "elementwise scattered"
     detail = dict(problem.signature.detail)
-    if class_name in ("norm", "pool", "reduction") and detail.get("channels_last"):
+    if class_name in ("norm", "reduction") and detail.get("channels_last"):
         kind += " channels last"
     if "batch_norm" in words and not detail.get("training", 1):
         kind += " in eval"
@@ -172,6 +178,36 @@ def _attention(problem: Problem, words: str) -> Place | None:
     return Place(f"{words}{mask} {8 * problem.item_bytes}", tuple(log2(max(1, size)) for size in sizes))
 
 
+def _pool(problem: Problem, words: str) -> Place | None:
+    """Elements before and after, places of an image after, which are the threads of some kernels, and the window.
+
+    Windows of different strides read the same element so many times; an adaptive one is told by its sizes alone.
+    """
+    outputs = problem.signature.shapes[problem.signature.inputs :]
+    backward = "backward" in problem.name
+    small, large = (problem.inputs[0], outputs[0] if outputs else ()) if backward else (
+        outputs[0] if outputs else (), problem.inputs[0])  # fmt: skip
+    if len(small) < 3 or len(large) != len(small):
+        return None
+    detail = dict(problem.signature.detail)
+    last = " channels last" if detail.get("channels_last") else ""
+    window = prod(int(one) for one in re.findall(r"\d+", str(detail.get("kernel_size", "1"))))
+    sizes = (prod(large), prod(small), prod(small[2:]), window)
+    return Place(
+        f"{words}{last} {len(small) - 2}-D {8 * problem.item_bytes}", tuple(log2(max(1, one)) for one in sizes)
+    )
+
+
+def _recurrent(problem: Problem, words: str) -> Place | None:
+    """Kind of cell and arithmetic; sequences, steps, units, layers: cuDNN chooses among three algorithms by them."""
+    found = recurrence(problem.signature)
+    if found is None:
+        return None
+    cells = dict(problem.signature.detail).get("mode", "")
+    sizes = (found.cells / found.steps, found.steps, found.units, found.layers)
+    return Place(f"{words} {cells} {problem.precision}", tuple(log2(max(1, one)) for one in sizes))
+
+
 def _convolution(problem: Problem) -> Place | None:
     """Direction, arithmetic, layout, and which of the library's kernels: by groups, few channels, 1x1.
 
@@ -181,41 +217,54 @@ def _convolution(problem: Problem) -> Place | None:
     """
     backward = problem.name.endswith("_backward")
     tensors = problem.inputs[1:3] if backward else problem.inputs[:2]
-    if len(tensors) < 2 or len(tensors[0]) != 4 or len(tensors[1]) != 4:
+    if len(tensors) < 2 or len(tensors[0]) < 3 or len(tensors[1]) != len(tensors[0]):
         return None
     images, weight = tensors
     detail = dict(problem.signature.detail)
-    if detail.get("transposed"):  # none was measured, and their weights' dimensions stand for others
-        return None
-    channels, filters = weight[1], weight[2] * weight[3]
-    groups = max(1, images[1] // max(1, channels))
+    transposed = flops.is_set(problem.signature, "transposed")
+    channels, filters = weight[1], prod(weight[2:])
+    if transposed:  # it runs as the gradient of one from its results to its images
+        groups = int(str(detail.get("groups", 1)))
+        channels = weight[0] // groups
+    else:
+        groups = max(1, images[1] // max(1, channels))
     sort = "depthwise" if groups > 1 and channels == 1 else "grouped" if groups > 1 else "few channels"
     if groups == 1 and channels > 4:
         sort = "1x1" if filters == 1 else "full"
     outputs = problem.signature.shapes[problem.signature.inputs :]
     deep = problem.inputs[0] if backward else outputs[0] if outputs else images
-    steps = (images[2] * images[3]) / max(1, deep[-1] * deep[-2])
+    steps = prod(images[2:]) / max(1, prod(deep[2:]))
     if detail.get("benchmark") and groups == 1 and (steps != filters or channels > 4):
         return None
     arithmetic = "16" if problem.precision in ("fp16", "bf16") else problem.precision
     kind = f"convolution{' backward' if backward else ''} {sort} {arithmetic}"
+    kind += " transposed" * transposed + (f" {len(images) - 2}-D" if len(images) != 4 else "")
     kind += " channels last" if detail.get("channels_last") else ""
-    sizes = (images[0] * deep[-1] * deep[-2], images[1], weight[0], filters, steps)
+    kind += " dilated" if any(int(one) > 1 for one in re.findall(r"\d+", str(detail.get("dilation", "")))) else ""
+    sizes = (images[0] * prod(deep[2:]), images[1], deep[1] if transposed else weight[0], filters, steps)
     return Place(kind, tuple(log2(max(1e-3, size)) for size in sizes))
 
 
 def _product(problem: Problem, class_name: str) -> Place | None:
-    """Products in 16 bits whose rows are not aligned, by how badly, and by whether the second operand lies transposed.
+    """Products in 16 bits whose rows are not aligned, by how badly, and by whether the second operand lies transposed;
+    those in TF32, FP64 and 8 bits, by layout and alignment, at their sizes.
 
-    All others were published by the thousand, and their family is fitted on those. A kind has one correction for all
-    sizes, with which a larger product never takes less.
+    All others were published by the thousand, and their family is fitted on those. A kind of 16 bits has one correction
+    for all sizes, with which a larger product never takes less.
     """
     try:
         contiguous = flops.contiguous_sizes(problem.signature, problem.name, problem.inputs)
+        sizes = flops.matmul_sizes(problem.name, problem.inputs)
     except IndexError:
         return None
     aligned = min(16, *(problem.item_bytes * (size & -size) for size in contiguous))
-    if problem.precision not in ("fp16", "bf16") or aligned == 16:
-        return None
     transposed = flops.is_set(problem.signature, "transposed_b") != (problem.name == "linear")
-    return Place(f"{class_name}{' transposed' * transposed} aligned to {aligned}", ())
+    if problem.precision in ("fp16", "bf16"):
+        if aligned == 16:
+            return None
+        return Place(f"{class_name}{' transposed' * transposed} aligned to {aligned}", ())
+    if problem.precision == "fp32":
+        return None
+    first = flops.is_set(problem.signature, "transposed_a")
+    kind = f"{class_name} {problem.precision}{' first' * first}{' transposed' * transposed} aligned to {aligned}"
+    return Place(kind, tuple(log2(max(1, size)) for size in sizes))

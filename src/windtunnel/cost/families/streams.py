@@ -22,6 +22,7 @@ The shares of generations are fitted on NeuSight's timings (`make calibrate`, `d
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from math import ceil, prod
 
@@ -52,12 +53,19 @@ IN_REGISTERS = 1024
 IN_SHARED_MEMORY = 8192
 """The longest row that is read twice and not three times: seen in NeuSight's timings (0.63 of the bandwidth on V100 to
 8192 columns, 0.44 beyond)."""
-LOAD_NS = 450
-"""What one load of all a block's threads takes where nothing else runs beside it: 300 ns from memory (Luo et al., arXiv
-2402.13499, tables of latencies), and the arithmetic that waits for it; assumed."""
-ROW_BLOCKS = {"norm": (128, 2), "softmax": (1024, 3)}
-"""Threads of the block that a row has to itself, and passes over the row: vectorized_layer_norm_kernel
-(layer_norm_kernel.cu), cunn_SoftMaxForward (SoftMax.cu). A thread loads four elements at once, or 16 bytes."""
+ROW_BLOCKS = {
+    "layer_norm": (2.5, 2.5, 8.0),
+    "rms_norm": (2.5, 2.5, 8.0),
+    "batch_norm": (0.55, 1.6, 1.5),
+    "group_norm": (1.5, 1.0, 2.0),
+    "softmax": (0.5, 0.7, 2.0),
+}
+"""Kernels that give each row, channel or group one block: nanoseconds an element, forward and backward, and how many
+blocks one SM has at work. Measured: `make hardware` on an H200, 1 to 7,168 rows; a block waits for its loads, so that
+types and GPUs differ little."""
+PLACE_NS, READ_NS = 1.2, 0.08
+"""What an SM takes for a place of a pool's result, and for each element of its window: `make hardware` on an H200,
+windows of 4 to 121 elements in one to three dimensions."""
 SECTOR_BYTES = 32
 """What memory hands out at least (NVIDIA's CUDA C++ Best Practices Guide, "Coalesced access to global memory")."""
 NEAREST = {
@@ -113,7 +121,10 @@ def price(problem: Problem) -> Price | None:
     if operator.name == "index":
         size += gathered_bytes(problem)
     again = further_bytes(problem, operator) if operator.name in ("norm", "softmax") else 0.0
-    needed_ns = max(moved_ns(gpu, size, rate, again), made_ns(problem, operator), few_rows_ns(problem, operator))
+    arithmetic_ns = windows_ns(problem, operator)
+    if arithmetic_ns:  # so that what a pool waits for beside its bytes is not in their rate
+        rate = bandwidth(gpu)
+    needed_ns = max(moved_ns(gpu, size, rate, again), made_ns(problem, operator), blocks_ns(problem), arithmetic_ns)
     time_ns = needed_ns + reordered_ns(problem, operator)
     floor_ns = shortest_ns(operator, gpu.generation) * launches(signature, problem.name, operator)
     distance = generation_share(gpu.generation, gpu.key)[1]
@@ -148,23 +159,43 @@ def made_ns(problem: Problem, operator: OperatorClass) -> float:
     return 1000.0 * prod(outputs[0]) / (rate * problem.gpu.sm_count * problem.gpu.clock_mhz)
 
 
-def few_rows_ns(problem: Problem, operator: OperatorClass) -> float:
-    """What a normalization of fewer rows than there are SMs takes: a row is one block's, which waits for its loads."""
-    row = _normalized(problem, operator)
-    if not row or (rows := prod(problem.inputs[0]) // row) >= problem.gpu.sm_count:
+def blocks_ns(problem: Problem) -> float:
+    """What a normalization takes that gives each row one block: the longest chain of rows that one SM works off."""
+    kind, rows, length = _rows_of(problem)
+    if not rows:
         return 0.0
-    threads, passes = ROW_BLOCKS[operator.name]
-    loaded = threads * max(4, 16 // problem.item_bytes)
-    return float(passes * LOAD_NS * ceil(row / loaded)) if rows else 0.0
+    element_ns, backward_ns, resident = ROW_BLOCKS[kind]
+    if "backward" in problem.name:
+        element_ns = backward_ns
+    return element_ns * length * max(1.0, rows / (problem.gpu.sm_count * resident))
 
 
-def _normalized(problem: Problem, operator: OperatorClass) -> int:
-    """Elements of a row that a block has to itself; 0 of kernels that share rows out, or keep them in registers."""
-    if not problem.inputs or not problem.inputs[0] or "backward" in problem.name:
-        return 0
-    if operator.name == "softmax":
-        return problem.inputs[0][-1] if problem.inputs[0][-1] > IN_REGISTERS else 0
-    return row_of(problem) if "layer_norm" in problem.name or "rms_norm" in problem.name else 0
+def windows_ns(problem: Problem, operator: OperatorClass) -> float:
+    """What a pool's arithmetic takes: one thread finds a place of the result, and goes through its window."""
+    signature = problem.signature
+    outputs = signature.shapes[signature.inputs :]
+    if operator.name != "pool" or "backward" in problem.name or not outputs:
+        return 0.0
+    sides = re.findall(r"\d+", str(dict(signature.detail).get("kernel_size", "")))
+    window = prod(map(int, sides))
+    return prod(outputs[0]) * (PLACE_NS + READ_NS * window) / problem.gpu.sm_count if sides else 0.0
+
+
+def _rows_of(problem: Problem) -> tuple[str, int, int]:
+    """The kind of a kernel whose rows have a block each, their number and length; ("", 0, 0) of other kernels."""
+    x = problem.inputs[1] if "backward" in problem.name and len(problem.inputs) > 1 else problem.inputs[0]
+    kind = next((name for name in ROW_BLOCKS if name in problem.name), "")
+    if not kind or not prod(x):
+        return "", 0, 0
+    if kind == "softmax":
+        return (kind, prod(x[:-1]), x[-1]) if x[-1] > IN_REGISTERS else ("", 0, 0)
+    if kind == "batch_norm":
+        detail = dict(problem.signature.detail)
+        if len(x) < 3 or detail.get("channels_last") or not detail.get("training", 1):
+            return "", 0, 0
+        return kind, x[1], prod(x) // x[1]
+    length = row_of(problem)
+    return kind, prod(x) // length, length
 
 
 @cache
