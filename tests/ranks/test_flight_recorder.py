@@ -201,6 +201,8 @@ def test_sends_and_receives_are_paired(tmp_path):
         ({"pg_config": {}, "entries": [entry(1)]}, "belongs to group 0, which is none of its groups"),
         ({"pg_config": ONE, "entries": [{**entry(1), "process_group": ("7", "d")}]}, "belongs to group 7"),
         ({"pg_config": ONE, "entries": [entry(1, sizes=((1 << 70,),))]}, "too large"),
+        ({"pg_config": {"0": {"desc": "d", "ranks": "[0, 1"}}, "entries": []}, "its ranks are no list"),
+        ({"pg_config": {"0": {"desc": "d", "ranks": "[" * 5000}}, "entries": []}, "is not a dump"),
         ({"entries": []}, "is not a dump"),
     ],
 )

@@ -216,7 +216,10 @@ def _int64(value: object) -> int:
 
 
 def _ranks(text: object) -> tuple[int, ...]:
-    found = ast.literal_eval(str(text))
+    try:
+        found = ast.literal_eval(str(text))
+    except (SyntaxError, MemoryError) as error:  # the latter of what is nested too deeply
+        raise ValueError("its ranks are no list") from error
     return tuple(_int64(rank) for rank in found)
 
 
