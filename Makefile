@@ -71,6 +71,7 @@ help-all: help
 	@echo "make differential-operators  every operator of PyTorch's database, and random programs, beside plain PyTorch; hours"
 	@echo "make differential-kernels   400 random Triton kernels, half of them with a fault; a minute"
 	@echo "make differential-compiled  60 random functions compiled by torch.compile, beside the same uncompiled; a few minutes"
+	@echo "make differential-nodata    300 random small trainings with data, beside the same without: kernels, bytes, peaks, times; five minutes"
 	@echo "make pages            what is generated in docs/: the checks' pages, the figures"
 	@echo "make experiment-pages the experiments' pages of the documentation, from runs of them; takes long"
 	@echo "make experiments      every experiment in its small form, on two emulated V100"
@@ -258,6 +259,10 @@ differential-operators: environment
 # ARGS="--functions 7" compiles the function of one seed again.
 differential-compiled: environment-compile
 	OMP_NUM_THREADS=1 .venv-$(OF)compile/bin/python -W ignore -m tools.differential compiled $(ARGS)
+
+# ARGS="--program 7" compares the program of one seed again.
+differential-nodata: environment
+	OMP_NUM_THREADS=1 $(RUN) -W ignore -m tools.differential nodata $(ARGS)
 
 # ARGS="--kernels 7" judges the kernel of one seed again.
 differential-kernels: environment-compile

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -16,7 +17,7 @@ from windtunnel import gpus
 from windtunnel.errors import UsageError
 from windtunnel.launch import Program
 from windtunnel.planning import ranks_of, specs_of
-from windtunnel.planning.cache import Cache, digest
+from windtunnel.planning.cache import Cache, checksum, digest
 from windtunnel.planning.demand import DOES_NOT_FIT, FAILED, FITS, NOT_TRIED, PRUNED, Verdict
 from windtunnel.planning.measurement import FAILED as BROKEN
 from windtunnel.planning.measurement import NO_MEMORY, RAN, DeviceNeed, Measurement
@@ -240,6 +241,20 @@ def test_a_damaged_entry_is_none(suffix: str, tmp_path: Path) -> None:
     assert cache.get("key") == (measurement, b"what happened")
     os.rename(tmp_path / "key.json", tmp_path / "other.json")
     assert cache.get("other") is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [], {"files": [], "trace": ""}, {"files": {"a": 3}, "trace": ""}, {"files": {}, "trace": 7},
+        {"files": {}, "trace": "", "measurement": {"status": "ran", "steps": "three"}},
+        {"files": {}, "trace": "", "measurement": {"status": "ran", "devices": [{"memory_bytes": 1}]}},
+    ],
+)  # fmt: skip
+def test_an_entry_of_another_form_is_none_whatever_its_checksum(content: object, tmp_path: Path) -> None:
+    entry = {"checksum": checksum("key", content), "content": content}
+    (tmp_path / "key.json").write_text(json.dumps(entry))
+    assert Cache(tmp_path).get("key") is None
 
 
 @pytest.mark.parametrize("plant", [os.mkfifo, Path.mkdir])

@@ -105,6 +105,9 @@ def entry(number, name="nccl:all_reduce", state="completed", sizes=((3, 4),), ou
     }  # fmt: skip
 
 
+ONE = {"0": {"name": "0", "desc": "default", "ranks": "[0, 1]"}}
+
+
 def real(folder, number, *entries, ranks="[0, 1]"):
     path = folder / f"nccl_trace_rank_{number}"
     configured = {"0": {"name": "0", "desc": "default_pg", "ranks": ranks}}
@@ -194,6 +197,12 @@ def test_sends_and_receives_are_paired(tmp_path):
     [
         ({"pg_config": {}, "entries": 3}, "is not a dump of Flight Recorder"),
         ({"pg_config": {"0": {"desc": "d", "ranks": "__import__('os')"}}, "entries": []}, "is not a dump"),
+        ({"pg_config": {"0": {"desc": "d", "ranks": f"[{1 << 70}]"}}, "entries": []}, "too large"),
+        ({"pg_config": {}, "entries": [entry(1)]}, "belongs to group 0, which is none of its groups"),
+        ({"pg_config": ONE, "entries": [{**entry(1), "process_group": ("7", "d")}]}, "belongs to group 7"),
+        ({"pg_config": ONE, "entries": [entry(1, sizes=((1 << 70,),))]}, "too large"),
+        ({"pg_config": {"0": {"desc": "d", "ranks": "[0, 1"}}, "entries": []}, "its ranks are no list"),
+        ({"pg_config": {"0": {"desc": "d", "ranks": "[" * 5000}}, "entries": []}, "is not a dump"),
         ({"entries": []}, "is not a dump"),
     ],
 )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tools.differential import nodata
 from torch.nn import functional as F
 
 import windtunnel
@@ -33,11 +34,24 @@ def batch_norm(training: bool, dims: int, affine: bool, gradient: bool) -> None:
         out.sum().backward()
 
 
+def mish() -> None:
+    torch.nn.functional.mish(torch.zeros(64, device=GPU, requires_grad=True)).sum().backward()
+
+
+def recurrent_dropout(kind: str, twice: bool) -> None:
+    layer = getattr(torch.nn, kind)(8, 8, 2, dropout=0.5).cuda()
+    for _ in range(1 + twice):
+        layer(torch.zeros(3, 2, 8, device=GPU))[0].sum().backward()
+
+
 PROGRAMS: dict[str, Callable[[], None]] = {
     "causal": lambda: causal_attention_by_math(8, 8, torch.float64),
     "causal, half": lambda: causal_attention_by_math(8, 8, torch.float16),
     "causal, longer keys": lambda: causal_attention_by_math(8, 10, torch.float32),
     "masked": masked_attention_by_math,
+    "mish, whose gradient has a composite kernel too": mish,
+    "LSTM with dropout": lambda: recurrent_dropout("LSTM", twice=False),
+    "GRU with dropout, twice": lambda: recurrent_dropout("GRU", twice=True),
     "BatchNorm, evaluation": lambda: batch_norm(False, 2, affine=True, gradient=False),
     "BatchNorm, evaluation, backward": lambda: batch_norm(False, 1, affine=False, gradient=True),
     "BatchNorm, training": lambda: batch_norm(True, 3, affine=True, gradient=True),
@@ -74,3 +88,16 @@ def test_causal_attention_by_math_is_that_of_plain_pytorch(dtype: torch.dtype) -
     with windtunnel.emulate("A100"), torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         found = F.scaled_dot_product_attention(query.cuda(), key.cuda(), key.cuda(), is_causal=True).cpu()
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("seed", range(1000, 1008))
+def test_nothing_differs_in_a_random_training(seed: int) -> None:
+    assert list(nodata.differences(seed)) == []
+
+
+def test_a_difference_is_told() -> None:
+    """The comparison sees a program that asks a value, which is another one without data."""
+    with_data, without = (nodata.measured(1000, no_data=bare) for bare in (False, True))
+    assert with_data == without
+    changed = with_data[0][7]._replace(end_ns=with_data[0][7].end_ns + 1)
+    assert "end_ns" in nodata.told(with_data[0][7], changed)

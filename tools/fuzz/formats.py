@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,11 @@ from typing import Any
 
 from windtunnel import cli
 from windtunnel.errors import WindtunnelError
+from windtunnel.planning.cache import Cache, checksum
+from windtunnel.planning.measurement import DeviceNeed, Measurement
+from windtunnel.ranks import flight_recorder
+from windtunnel.ranks.calls import Call, Channel, Group, Operation, Rank, State
+from windtunnel.trace.operation import Site
 
 PROGRAM = """
 import torch
@@ -85,7 +91,8 @@ async = "late"
 class Format:
     """One format: the name its files end in, who reads them, and how to get at the values in them, where they have any.
 
-    `read` returns where the reader gave an answer, and raises whatever else escaped it.
+    `read` returns where the reader gave an answer, and raises whatever else escaped it. `modules` are those of
+    windtunnel that read such files: a test holds them against all that read files of others.
     """
 
     name: str
@@ -93,6 +100,7 @@ class Format:
     read: Callable[[Path], None]
     decode: Callable[[bytes], Any] | None = None
     encode: Callable[[Any], bytes] | None = None
+    modules: tuple[str, ...] = ()
 
 
 class Seeds:
@@ -126,6 +134,8 @@ class Seeds:
             "gpu": [(models / f"{name}.toml").read_bytes() for name in ("T4", "H100-NVL-94GB")],
             "settings": [SETTINGS.encode()],
             "state": [(self.checkpoint / "state.json").read_bytes()],
+            "flight-recorder": dumps(folder),
+            "plan-cache": [rehearsed()],
             "tensors": [path.read_bytes() for path in sorted(self.checkpoint.glob("*.safetensors"))],
         }
 
@@ -145,14 +155,64 @@ def journal_of(path: Path) -> bytes:
 # ---------------------------------------------------------------------- who reads
 
 
+def dumps(folder: Path) -> list[bytes]:
+    """Flight Recorder's dumps of two ranks, of which the second one's is left for those that the first is read with."""
+    world, half = Group("default_pg", (0, 1)), Group("mesh_tp", (0, 1))
+    found = []
+    for rank in range(2):
+        way, waits = ("send", "recv")[rank], State.WAITING if rank else State.DONE
+        made = (
+            (Channel("0"), Operation("all_reduce", ((8,),), ("float32",), (8,)), State.DONE),
+            (Channel("1"), Operation("all_gather", ((4,),), ("float32",), (4,), received=(4, 4)), State.DONE),
+            (Channel("1", way, 1 - rank), Operation(way, ((4,),), ("int64",), (4,)), State.DONE),
+            (Channel("0"), Operation("all_to_all_single", ((4,),), ("int64",), sent=(2, 2), received=(2, 2)), waits),
+        )
+        calls = [
+            Call(channel, 1 + (number == 3), operation, Site("train.py", number), state, number)
+            for number, (channel, operation, state) in enumerate(made)
+        ]
+        counts = {call.channel: call.number for call in calls}
+        found.append(flight_recorder.dump(Rank(rank, {"0": world, "1": half}, calls, counts)))
+    (folder / "nccl_trace_rank_1").write_bytes(found[1])
+    return found
+
+
+KEY = "0" * 40
+
+
+def rehearsed() -> bytes:
+    """An entry of a plan's cache."""
+    need = DeviceNeed(16 << 30, 300 << 20, 1 << 30, 2 << 30, 1 << 30, 0.02)
+    measurement = Measurement("ran", devices=(need,), processes=1, steps=3, step_ns=10**7, causes={"launch": 0.5})
+    return _entry({"measurement": measurement.to_json(), "files": {}, "trace": ""})
+
+
+def _entry(content: Any) -> bytes:
+    """An entry whose checksum is that of what it holds."""
+    plain = json.loads(json.dumps(content))
+    return _json({"checksum": checksum(KEY, plain), "content": plain})
+
+
+def _cached(file: Path) -> None:
+    entry = file.with_name(f"{KEY}.json")
+    shutil.copy(file, entry)
+    file.parent.chmod(0o700)
+    known = Cache(file.parent).get(KEY)
+    if known is not None:
+        json.dumps(known[0].to_json())
+        [(need.upper_bytes, need.taken_bytes) for need in known[0].devices]
+
+
 def commands(*lines: str) -> Callable[[Path], None]:
     """A reader: commands, in which FILE stands for the file; each must end as a command ends."""
 
     def read(file: Path) -> None:
         out = file.parent / "out"
         out.mkdir(exist_ok=True)
+        seeds = file.parents[2] / "seeds"
+        places = {"FILE": str(file), "OUT": str(out), "SEEDS": str(seeds)}
         for line in lines:
-            words = [str(file) if word == "FILE" else word.replace("OUT", str(out)) for word in line.split()]
+            words = [re.sub("^(FILE|OUT|SEEDS)", lambda place: places[place[0]], word) for word in line.split()]
             code = cli._run(words)
             if code not in (0, 1, 2, 64):
                 raise AssertionError(f"exit code {code} of {line}")
@@ -284,14 +344,16 @@ FORMATS = {
             commands("report FILE", f"report FILE {REPORTS}", "compare FILE FILE", "retime FILE T4"),
             _trace_values,
             _trace_bytes,
+            ("trace/trace.py", "analysis/compare.py", "cli/_files.py", "cli/compare.py"),
         ),
-        Format("journal", "x.journal", answered(_journal)),
+        Format("journal", "x.journal", answered(_journal), modules=("trace/journal.py",)),
         Format(
             "snapshot",
             "x.snapshot.pickle",
             commands("memory FILE", f"report FILE {REPORTS}"),
             pickle.loads,
             _pickled,
+            ("analysis/snapshot_file.py", "measure/snapshot.py"),
         ),
         Format(
             "snapshot-json",
@@ -306,12 +368,29 @@ FORMATS = {
             commands(f"report FILE {REPORTS}", "compare FILE FILE", "retime FILE T4"),
             json.loads,
             _json,
+            ("measure/kineto.py",),
         ),
         Format("report", "x.json", commands("compare FILE FILE"), json.loads, _json),
-        Format("curves", "x.toml", answered(_curves), _from_toml, _toml),
-        Format("gpu", "x.toml", answered(_gpu), _from_toml, _toml),
-        Format("settings", "x.toml", _settings, _from_toml, _toml),
+        Format("curves", "x.toml", answered(_curves), _from_toml, _toml, modules=("cost/measured.py",)),
+        Format("gpu", "x.toml", answered(_gpu), _from_toml, _toml, modules=("gpus/files.py",)),
+        Format("settings", "x.toml", _settings, _from_toml, _toml, modules=("settings.py",)),
         Format("state", "x.json", _checkpoint("state.json"), json.loads, _json),
         Format("tensors", "x.safetensors", _checkpoint("")),
+        Format(
+            "flight-recorder",
+            "nccl_trace_rank_0",
+            commands(f"report FILE {REPORTS}", "report FILE SEEDS/nccl_trace_rank_1"),
+            pickle.loads,
+            _pickled,
+            ("ranks/flight_recorder.py",),
+        ),
+        Format(
+            "plan-cache",
+            "x.json",
+            _cached,
+            lambda data: json.loads(data)["content"],
+            _entry,
+            modules=("planning/cache.py",),
+        ),
     )
 }

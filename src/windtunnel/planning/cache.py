@@ -107,10 +107,10 @@ class Cache:
             content = entry["content"]
             if entry["checksum"] != checksum(key, content):
                 return None
-            files: dict[str, str] = content["files"]
-            found = Measurement.from_json(content["measurement"])
+            files = foreign.typed(content["files"], dict[str, str], path, "is damaged")
+            found = foreign.typed(content["measurement"], Measurement, path, "is damaged")
             trace = foreign.read_bytes(path.with_suffix(".trace")) if content["trace"] else None
-        except (OSError, FileFormatError, KeyError, TypeError):  # not there, damaged, or of another version's format
+        except (OSError, FileFormatError, *foreign.UNFIT):  # not there, damaged, or of another version's format
             return None
         if any(digest(file) != before for file, before in files.items()):
             return None

@@ -207,9 +207,20 @@ def _rank(number: int, content: Mapping[str, Any]) -> Rank:
     return Rank(number, groups, calls, counts)
 
 
+def _int64(value: object) -> int:
+    """A number as C++ has written it, and no other: Python's have no end."""
+    number = int(str(value))
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError("a number is too large")
+    return number
+
+
 def _ranks(text: object) -> tuple[int, ...]:
-    found = ast.literal_eval(str(text))
-    return tuple(int(rank) for rank in found)
+    try:
+        found = ast.literal_eval(str(text))
+    except (SyntaxError, MemoryError) as error:  # the latter of what is nested too deeply
+        raise ValueError("its ranks are no list") from error
+    return tuple(_int64(rank) for rank in found)
 
 
 def _call(entry: Mapping[str, Any], groups: Mapping[str, Group], counts: Mapping[Channel, int]) -> Call | None:
@@ -217,18 +228,20 @@ def _call(entry: Mapping[str, Any], groups: Mapping[str, Group], counts: Mapping
     if name in TOGETHER:
         return None
     group = str(entry["process_group"][0])
+    if group not in groups:
+        raise ValueError(f"a call belongs to group {group}, which is none of its groups")
     operation = _operation(CALLED.get(name, name), entry)
-    channel, number = Channel(group), int(entry["collective_seq_id"])
+    channel, number = Channel(group), _int64(entry["collective_seq_id"])
     if name in ("send", "recv"):
         peer = int(re.split(r"->|<-", pair)[1])
         channel = Channel(group, name, groups[group].ranks[peer] if peer >= 0 else -1)
         number = counts.get(channel, 0) + 1
     state = State.DONE if entry["state"] == "completed" else State.WAITING
-    return Call(channel, number, operation, _site(entry.get("frames") or ()), state, int(entry["time_created_ns"]))
+    return Call(channel, number, operation, _site(entry.get("frames") or ()), state, _int64(entry["time_created_ns"]))
 
 
 def _operation(name: str, entry: Mapping[str, Any]) -> Operation:
-    inputs, outputs = ([tuple(map(int, shape)) for shape in entry[side]] for side in ("input_sizes", "output_sizes"))
+    inputs, outputs = ([tuple(map(_int64, shape)) for shape in entry[side]] for side in ("input_sizes", "output_sizes"))
     dtypes, results = (
         tuple(TYPES.get(str(dtype), str(dtype)) for dtype in entry.get(f"{side}_dtypes") or ())
         for side in ("input", "output")
@@ -245,7 +258,7 @@ def _operation(name: str, entry: Mapping[str, Any]) -> Operation:
 
 def _site(frames: Iterable[Mapping[str, Any]]) -> Site:
     """The innermost line of the program, or of a library if the program has none."""
-    sites = [Site(str(one["filename"]), int(one["line"]), str(one["name"])) for one in frames]
+    sites = [Site(str(one["filename"]), _int64(one["line"]), str(one["name"])) for one in frames]
     own = [site for site in sites if not any(part in site.file for part in LIBRARIES)]
     return next(iter([*own, *sites]), UNKNOWN_SITE)
 

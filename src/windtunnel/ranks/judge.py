@@ -64,13 +64,13 @@ def difference(calls: Mapping[int, Call], ranks: Sequence[int]) -> str:
     for what in ("name", "dtypes", "root", "reduction", "elements"):
         if len({_comparable(operation, what) for operation in operations.values()}) > 1:
             return WORDS[what]
-    for number, rank in enumerate(ranks):
-        for other_number, other in enumerate(ranks):
-            if rank in operations and other in operations:
-                sent, received = operations[rank].sent, operations[other].received
-                whole = len(sent) == len(received) == len(ranks)
-                if whole and sent[other_number] != received[number]:
-                    return WORDS["sent"]
+    known = [(number, rank) for number, rank in enumerate(ranks) if rank in operations]
+    for number, rank in known:
+        for other_number, other in known:
+            sent, received = operations[rank].sent, operations[other].received
+            whole = len(sent) == len(received) == len(ranks)
+            if whole and sent[other_number] != received[number]:
+                return WORDS["sent"]
     return ""
 
 

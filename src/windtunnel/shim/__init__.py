@@ -19,6 +19,10 @@ from windtunnel.libraries import offer
 from windtunnel.variables import FOLDER, FORKSERVER, MEASURE, REFUSED, leave_note, note_outcome
 
 DOES_NOT_FIT = 65
+AGENT = "TORCHELASTIC_RUN_ID"
+"""What torchrun's agent sets for its ranks."""
+PR_SET_PDEATHSIG = 1
+"""Of prctl(2): the signal that a process gets when its parent ends."""
 REFUSED_KERNELS = ("cupy", "numba.cuda")
 """The keys of `seam.foreign_kernels.MODULES`, which is imported only beside one of these."""
 REFUSALS = tuple(f"windtunnel.errors.{name}" for name in ("UnsupportedError", "HostMemoryError", "MissingNameError"))
@@ -32,6 +36,7 @@ def begin() -> None:
         from windtunnel import forkserver
 
         forkserver.serve(address)
+    _end_with_the_agent()
     HERE.begin()
     exits.at_last(_note_uncaught)
     if MEASURE in os.environ:
@@ -42,6 +47,29 @@ def begin() -> None:
         {name: partial(install, name) for name in FRAMEWORKS}
         | {name: partial(refuse, name) for name in REFUSED_KERNELS}
     )
+
+
+def _end_with_the_agent() -> None:
+    """Let a rank that torchrun's agent started end when the agent does: killed, it has ended none of its ranks.
+
+    What a rank starts has the same variables, and its parent as well.
+    """
+    if AGENT not in os.environ or sys.platform != "linux":
+        return
+    parent = os.getppid()
+    try:
+        with open(f"/proc/{parent}/environ", "rb") as file:
+            if any(entry.startswith(AGENT.encode() + b"=") for entry in file.read().split(b"\0")):
+                return
+    except OSError:  # it is another user's, or has ended
+        if os.getppid() == parent:
+            return
+    import ctypes  # of ranks alone: it takes its time
+    import signal
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def refuse(library: str) -> None:

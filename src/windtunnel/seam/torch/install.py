@@ -17,7 +17,7 @@ from windtunnel.seam.patching import Patches, undone
 from windtunnel.seam.torch import kernels, registry
 from windtunnel.seam.torch.compiled import compilers
 from windtunnel.seam.torch.cuda import sanitizer
-from windtunnel.seam.torch.dispatch import asserts, broadcast_losses, determinism, indexing, threads
+from windtunnel.seam.torch.dispatch import asserts, broadcast_losses, determinism, indexing, shape_functions, threads
 from windtunnel.seam.torch.dispatch.host_time import MeasuredDispatch
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.dispatch.nodata import DatalessDispatch
@@ -111,6 +111,8 @@ class Installation:
         undo.append(state.autocast.unregister)
         undo.append(self.composites.unregister)
         self.composites.register()
+        if state.no_data:
+            undo.append(shape_functions.keep_whole())
         undo.append(state.registered.unregister)
         state.registered.begin()
         undo.append(self._leave_modes)

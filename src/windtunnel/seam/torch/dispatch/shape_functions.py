@@ -62,3 +62,21 @@ SHAPES: dict[str, Callable[..., object]] = {
     "aten::_ctc_loss_backward": ctc_loss_backward,
 }
 """By an operator's name, what gives results of its shapes, on meta."""
+
+
+def mish_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """aten::mish_backward: a gradient of the input's shape."""
+    return torch.empty_like(x)
+
+
+WHOLE: dict[str, Callable[..., object]] = {"mish_backward": mish_backward}
+"""Operators that have a kernel of CUDA and a composite one: without a meta kernel PyTorch takes the composite one for
+tensors without values, whose parts CUDA does not run."""
+
+
+def keep_whole() -> Callable[[], None]:
+    """Give `WHOLE` their meta kernels; what takes them out again."""
+    library = torch.library.Library("aten", "IMPL")
+    for name, kernel in WHOLE.items():
+        library.m.impl(name, "Meta", kernel)  # type: ignore[union-attr]  # `Library.impl` refuses composite operators
+    return library._destroy

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch
+from windtunnel.seam.torch.dispatch.moves import fetch
 from windtunnel.seam.torch.dispatch.parts import COMPOSITE
 from windtunnel.seam.torch.kernels.recurrent_space import LSTM, Pieces, pieces
 from windtunnel.seam.torch.kernels.recurrent_values import MODES, backward_values, forward_values, named, shapes
@@ -142,6 +143,8 @@ def _dropout_state(state: State, device: int, dropout: float, train: bool) -> Te
         where = state.cuda_devices[device]
         with torch.no_grad():
             drawn = torch.empty((), dtype=torch.int64, device=where).random_(generator=state.generators[device])
+            if state.no_data:
+                fetch(state, drawn, "aten::_local_scalar_dense", 1)
             seed = 0 if state.no_data else int(drawn.item())
             buffer = aten._cudnn_init_dropout_state.default(dropout, train, seed, dtype=torch.uint8, device=where)
         known = state.dropout_states[device] = seeded, buffer

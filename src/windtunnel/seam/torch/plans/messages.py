@@ -232,11 +232,17 @@ REWORDED = (
     (re.compile(r"(?<=but got torch\.)(\w+Tensor instead \(while checking arguments)"), r"cuda.\1"),
     # addmm_out_cuda_impl of aten/src/ATen/native/cuda/Blas.cpp
     (re.compile("^expected m1 and m2 to have"), "expected mat1 and mat2 to have"),
-    # SoftMax.cu, ActivationSiluKernel.cu, ActivationGeluKernel.cu, BinaryMiscOpsKernels.cu of native/cuda
+    # SoftMax.cu, ActivationGeluKernel.cu of native/cuda
     (re.compile('^"(log_)?softmax(_lastdim)?_kernel_impl" not'), '"host_softmax" not'),
-    (re.compile('^"silu_cpu" not'), '"silu_cuda" not'),
     (re.compile('^"GeluKernelImpl" not'), '"GeluCUDAKernelImpl" not'),
-    (re.compile('^"mse_cpu" not'), '"mse_cuda" not'),
+    # Activation*.cu, BinaryMiscOpsKernels.cu and the other Unary*.cu and Binary*.cu of native/cuda
+    (
+        re.compile(
+            '^"(bitwise_and|bitwise_not|elu|fmod|frac|gcd|glu|hardshrink|hardsigmoid|hardswish|huber|hypot|leaky_relu|'
+            'logaddexp|mish|mse|nextafter|rshift|silu|smooth_l1|softplus|threshold)_cpu" not'
+        ),
+        r'"\1_cuda" not',
+    ),
 )
 """What the CPU's kernels say, and what CUDA's say instead."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,6 +32,25 @@ UNPICKLING = {
     ("torch.distributed.distributed_c10d", "_tensor_to_object"): "objects",
 }
 """Functions that bring tensors back on the device that they were saved or sent from."""
+
+
+LAUNCHERS = (
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_NNODES"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_MCA_orte_num_nodes"),
+)
+"""Where launchers of one task a GPU say the number of the rank, of all ranks and of the nodes."""
+
+
+def node_of(environment: Mapping[str, str]) -> int:
+    """The number of this rank's node: torchrun's, Slurm's, or what ranks in blocks of equal size come to."""
+    for name in ("GROUP_RANK", "SLURM_NODEID"):
+        if environment.get(name, "").isdecimal():
+            return int(environment[name])
+    for names in LAUNCHERS:
+        rank, ranks, nodes = (environment.get(name, "") for name in names)
+        if rank.isdecimal() and ranks.isdecimal() and nodes.isdecimal() and int(nodes) > 0:
+            return int(rank) // max(1, -(-int(ranks) // int(nodes)))
+    return 0
 
 
 class Carrier(Protocol):
@@ -134,7 +154,7 @@ class Ranks:
                 self._note("context-on-other-gpu", index, site, other=self.working[number], by=self.reasons[index])
 
     def _number(self, index: int) -> int:
-        return int(os.environ.get("GROUP_RANK") or 0) * NODE + self.core.device(index).physical
+        return node_of(os.environ) * NODE + self.core.device(index).physical
 
     def _note_nodes(self, nodes: int) -> None:
         """Say that what is exchanged between nodes is timed as if it stayed within one."""

@@ -1,0 +1,30 @@
+"""A type that CUDA's kernel does not have is refused in its words: the kernel's name is CUDA's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import windtunnel
+
+CALLS: dict[str, Callable[[torch.Tensor], object]] = {
+    "elu": F.elu, "hardshrink": F.hardshrink, "hardsigmoid": F.hardsigmoid, "hardswish": F.hardswish,
+    "leaky_relu": F.leaky_relu, "mish": F.mish, "softplus": F.softplus, "silu": F.silu, "glu": F.glu,
+    "frac": torch.frac, "huber": lambda x: F.huber_loss(x, x), "smooth_l1": lambda x: F.smooth_l1_loss(x, x),
+    "mse": lambda x: F.mse_loss(x, x), "hypot": lambda x: torch.hypot(x, x),
+    "nextafter": lambda x: torch.nextafter(x, x), "logaddexp": lambda x: torch.logaddexp(x, x),
+    "threshold": lambda x: F.threshold(x > 0, 0, 0), "gcd": lambda x: torch.gcd(x.float(), x.float()),
+    "bitwise_and": lambda x: x.float() & x.float(), "bitwise_not": lambda x: torch.bitwise_not(x.float()),
+    "rshift": lambda x: (x > 0) >> (x > 0), "fmod": lambda x: torch.fmod(x > 0, x > 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_kernels_name_is_cudas(name: str) -> None:
+    with windtunnel.emulate("A100"):
+        x = torch.ones(4, dtype=torch.int64, device="cuda")
+        with pytest.raises(RuntimeError, match=f'"{name}_cuda" not implemented for'):
+            CALLS[name](x)
