@@ -30,6 +30,10 @@ FINDING = 64
 REFUSED = 66
 NO_EVIDENCE = 67
 INTERRUPTED = 130
+EXIT_CODES = (
+    "The exit code is the program's; 64: a finding of --fail-on, 65: it does not fit into the GPUs' memory, 66: it "
+    "needs what the emulation must refuse, 67: its records are incomplete, 2: wrong usage."
+)
 UNDECIDABLE = (*NEEDS_ACCESSES, *NEEDS_CONTENTS, *NEEDS_PROGRAM)  # in what is recorded on real GPUs
 
 # torchrun's options, which go to torchrun's own elastic agent as they are.
@@ -92,12 +96,11 @@ class Output:
         "fail_on",
         "verbose",
         "quiet",
+        exit_codes=EXIT_CODES,
     ),
     context_settings={"allow_interspersed_args": False},
     epilog="Every option but torchrun's can be set as WINDTUNNEL_NAME (hyphens as underscores) in the environment and "
-    "in the table [tool.windtunnel] of pyproject.toml. The exit code is the program's; 64: a finding of --fail-on, "
-    "65: it does not fit into the GPUs' memory, 66: it needs what the emulation must refuse, 67: its records are "
-    "incomplete, 2: wrong usage.",
+    "in the table [tool.windtunnel] of pyproject.toml. " + EXIT_CODES,
 )
 @help_all_option
 @emulation_options
