@@ -10,19 +10,24 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from windtunnel import checks
+from windtunnel.reports.schema import json_schema
 from windtunnel.reports.text import is_coloured
 
 
 @click.command("explain")
 @click.argument("codes", nargs=-1, metavar="[CODE]...")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
-def command(codes: tuple[str, ...], as_json: bool) -> None:
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of `run --json` and `report --json` instead.")
+def command(codes: tuple[str, ...], as_json: bool, schema: bool) -> None:
     """Say what a finding's code means, why it is bad and what to do instead; without a code, list all.
 
     \b
     windtunnel explain host-sync
     windtunnel explain pageable-copy idle-gpu
     """
+    if schema:
+        click.echo(json.dumps(json_schema(), indent=1))
+        return
     found = [checks.select([code])[0] for code in codes] or list(checks.all_checks())
     if as_json:
         pages = [{"code": one.code, "severity": one.severity, "page": one.page()} for one in found]

@@ -9,6 +9,7 @@ from windtunnel.reports.parts.compiled import Compiled
 from windtunnel.reports.parts.peak import Peak
 from windtunnel.reports.parts.summary import Device, Step, Summary, summarize
 from windtunnel.reports.parts.time import Timing
+from windtunnel.reports.schema import Ending
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.operation import Site
 from windtunnel.trace.plain import Json
@@ -21,6 +22,11 @@ SCHEMA_VERSION = 1  # raised when a key changes its meaning or goes away; new ke
 def render(trace: Trace, findings: Sequence[Finding]) -> str:
     """The report as JSON text, its keys in a fixed order."""
     return json.dumps(as_dict(trace, findings), indent=1, ensure_ascii=False) + "\n"
+
+
+def render_run(trace: Trace, findings: Sequence[Finding], ending: Ending) -> str:
+    """The same of a run that has just ended, with how it did."""
+    return json.dumps({**as_dict(trace, findings), "run": ending}, ensure_ascii=False) + "\n"
 
 
 def as_dict(trace: Trace, findings: Sequence[Finding]) -> Json:
