@@ -113,8 +113,8 @@ class Output:
     "--json",
     "as_json",
     is_flag=True,
-    help="One JSON object on stdout at the end, for programs: the report and how it ended; the program's output goes to "
-    "stderr.",
+    help="One JSON object on stdout at the end, for programs: the report and how it ended; the program's output goes "
+    "to stderr.",
 )
 @click.option("--trace", metavar="PATH", envvar="WINDTUNNEL_TRACE", help="Save the trace of what happened.")
 @click.option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from windtunnel.checks._edits import Edit, edit_of
 from windtunnel.reports.parts.compiled import Compiled
 from windtunnel.reports.parts.peak import Peak
 from windtunnel.reports.parts.summary import Device, Step, Summary, summarize
@@ -47,7 +48,7 @@ def as_dict(trace: Trace, findings: Sequence[Finding]) -> Json:
         "compiled": None if summary.compiled is None else _compiled(summary.compiled),
         "steps": _steps(summary),
         "not_decidable": list(summary.not_decidable),
-        "findings": [_finding(finding) for finding in summary.findings],
+        "findings": [_finding(finding, edit_of(finding, trace.line)) for finding in summary.findings],
         "facts": {key: trace.facts[key] for key in ("options", "versions", "rank") if key in trace.facts},
     }
 
@@ -103,8 +104,9 @@ def _timing(timing: Timing) -> dict[str, object]:
     }
 
 
-def _finding(finding: Finding) -> Json:
+def _finding(finding: Finding, edit: Edit | None) -> Json:
     return {
+        "edit": None if edit is None else edit._asdict(),
         "code": finding.code,
         "severity": finding.severity,
         "file": finding.site.file,

@@ -49,9 +49,21 @@ class Host(TypedDict):
     workers_that_would_hide_it: Count | None
 
 
-class Finding(TypedDict):
-    """What is wrong at a line, what it costs and what to do."""
+class Edit(TypedDict):
+    """Replace the characters from (`line`, `column`) to (`end_line`, `end_column`), by 1 and by 0, with `text`."""
 
+    file: str
+    line: Annotated[int, Meta(ge=1)]
+    column: Count
+    end_line: Annotated[int, Meta(ge=1)]
+    end_column: Count
+    text: str
+
+
+class Finding(TypedDict):
+    """What is wrong at a line, what it costs and what to do; `edit` does it where that is mechanical."""
+
+    edit: Edit | None
     code: str
     severity: Literal["error", "warning", "info"]
     file: str
