@@ -31,24 +31,6 @@ class Times(TypedDict):
     host_factor: float | None
 
 
-class Host(TypedDict):
-    """The host's own work, measured where the program ran."""
-
-    source: Literal["measured"]
-    unit: Literal["step", "round"]
-    kind: Literal["data", "disk", "python", "waiting"]
-    work_ns: Count
-    batch_ns: Count | None
-    workers: Count
-    step_with_host_ns: Count
-    waited_share: Share
-    read_bytes: Count
-    file: str
-    line: int
-    function: str
-    workers_that_would_hide_it: Count | None
-
-
 class Edit(TypedDict):
     """Replace the characters from (`line`, `column`) to (`end_line`, `end_column`), by 1 and by 0, with `text`."""
 
@@ -153,7 +135,6 @@ class Report(TypedDict):
     program: str
     operations: Count
     duration_ns: Count
-    host: Host | None
     timing: Timing
     devices: list[Device]
     compiled: Json | None
