@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ranks": {"foreign", "trace"},
     "faults": set(),
     "checks": {"trace", "operators", "ranks"},
-    "reports": {"trace"},
+    "reports": {"trace", "checks"},
     "seam": {"machine", "trace", "operators", "gpus", "ranks", "faults", "import_hook", "arrivals", "folders"},
     "analysis": {"foreign", "machine", "cost", "trace", "operators", "gpus"},
     "measure": {"foreign", "trace", "operators", "gpus", "analysis", "machine"},

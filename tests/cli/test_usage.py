@@ -5,6 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from windtunnel.cli import NAMES, group
 
 WRONG = {
     "an unknown command": (["rnu"], "there is no command 'rnu'; did you mean run?"),
@@ -135,3 +138,16 @@ def test_a_python_that_is_too_old_is_one_sentence() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
     assert "3.11 or newer is needed" in done.stderr
+
+
+def test_no_help_names_a_file_that_is_not_installed() -> None:
+    for name in NAMES:
+        for flag in ("--help", "--help-all"):
+            shown = CliRunner().invoke(group, [name, flag]).output
+            assert "docs/" not in shown, name
+
+
+def test_the_help_of_run_says_what_exit_codes_mean() -> None:
+    shown = " ".join(CliRunner().invoke(group, ["run", "--help"]).output.split())
+    for code in ("64: a finding of --fail-on", "65:", "66:", "67:", "2: wrong usage"):
+        assert code in shown

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 ENGLISH, CHINESE = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh-CN.md"))
 LINKS = sorted(set(re.findall(r"\]\(((?!http)[^)#]+)", ENGLISH + CHINESE)))
@@ -79,11 +81,23 @@ def test_both_languages_show_the_accuracy_of_make_accuracy():
 
 
 def test_the_first_program_trains_with_a_gpu_and_without(tmp_path):
+    losses = []
     for gpus, device in (("V100", "cuda:0"), ("0", "cpu")):
         printed = run(tmp_path, "-m", "windtunnel", "run", "--gpus", gpus, "first.py")
         found = re.fullmatch(r"training on (\S+)\nloss ([\d.]+), then ([\d.]+)\n", printed)
         assert found[1] == device
         assert float(found[3]) < float(found[2]) / 20
+        losses.append(float(found[2]))
+    assert losses[0] == pytest.approx(losses[1], rel=0.01)  # it is seeded
+
+
+def test_the_gate_s_example_ends_with_64(tmp_path):
+    (line,) = (command for command in OURS if "--fail-on" in command)
+    command = [ROOT / word if word.startswith("examples/") else word for word in line]
+    done = subprocess.run(
+        [sys.executable, "-m", "windtunnel", *command], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert done.returncode == 64
 
 
 def test_the_test_passes(tmp_path):

@@ -1,6 +1,7 @@
 """%gpus, %%rehearse, start() and stop() in kernels as Jupyter starts them."""
 
 import glob
+import json
 import os
 import re
 import signal
@@ -19,6 +20,21 @@ pytestmark = pytest.mark.long
 
 LOOP = "x = torch.randn(1024, 1024, device='cuda')\nfor _ in range(30):\n    y = (x @ x).sum().item()"
 LEFT = "import os, glob, tempfile; print([name for name in os.environ if name.startswith('WINDTUNNEL_')])"
+
+
+def test_the_notebook_of_the_examples_works(tmp_path):
+    """Its cells in turn: devices, tensors that do not meet, copies, and the finding of the last one, with its line."""
+    path = Path(__file__).parents[2] / "examples" / "use_gpus.ipynb"
+    sources = ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    environment = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    cells = notebooks.execute(tmp_path, *sources, PATH=environment)
+    shown = [notebooks.printed(cell) for cell in cells]
+    assert "Tesla V100" in shown[1]
+    assert shown[2] == "2\n"
+    assert shown[3] == "(device(type='cuda', index=0), device(type='cpu'))\n"
+    assert "Expected all tensors to be on the same device" in shown[5]
+    assert "True" in shown[7]
+    assert re.search(r"host-sync.*Cell In\[10\], line 5", shown[9], re.DOTALL)
 
 
 def test_gpus_come_and_go(tmp_path):

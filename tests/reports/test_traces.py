@@ -244,6 +244,13 @@ def test_sarif_places_findings(training, tmp_path, monkeypatch):
     assert all(run["tool"]["driver"]["rules"][r["ruleIndex"]]["id"] == r["ruleId"] for r in run["results"])
 
 
+def test_sarif_carries_the_page_of_each_check(training):
+    log = json.loads(sarif.render(training.trace, [Finding("host-sync", "warning", "waits", "wait less")]))
+    (rule,) = log["runs"][0]["tool"]["driver"]["rules"]
+    assert "## Use instead" in rule["help"]["markdown"]
+    assert rule["fullDescription"]["text"] == "Lines at which the host waits for a device."
+
+
 def test_sarif_finds_a_place_for_what_has_no_line(program):
     finding = Finding("near-full-memory", "warning", "full", "take less")
     (run,) = json.loads(sarif.render(program.trace, [finding]))["runs"]

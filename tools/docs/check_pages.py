@@ -7,13 +7,11 @@ python -m tools.docs.check_pages --check  # exit 1 when a page is not what it wo
 from __future__ import annotations
 
 import argparse
-import inspect
 import sys
 from pathlib import Path
 
 from tools import ROOT
 from windtunnel import checks
-from windtunnel.checks import Check
 
 FOLDER = ROOT / "docs" / "checks"
 INDEX = """# Checks
@@ -26,19 +24,12 @@ A check turns what happened into findings. Its severity is the worst that it rep
 """
 
 
-def page(check: type[Check]) -> str:
-    """One check's page: its docstring below its code."""
-    title, _, rest = (inspect.getdoc(check) or "").partition("\n")
-    return f"# {check.code}\n\n{title} Severity: {check.severity}.\n{rest}\n"
-
-
 def pages() -> dict[str, str]:
     """Every page by its file name."""
     rows = [
-        f"| [{check.code}]({check.code}.md) | {check.severity} | {(inspect.getdoc(check) or '').splitlines()[0]} |"
-        for check in checks.all_checks()
+        f"| [{check.code}]({check.code}.md) | {check.severity} | {check.title()} |" for check in checks.all_checks()
     ]
-    written = {f"{check.code}.md": page(check) for check in checks.all_checks()}
+    written = {f"{check.code}.md": check.page() for check in checks.all_checks()}
     return {"index.md": INDEX + "\n".join(rows) + "\n", **written}
 
 

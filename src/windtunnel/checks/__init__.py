@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
+import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,6 +42,17 @@ class Check:
     precedence: ClassVar[int] = 0  # among findings of one severity, the higher come first: what others follow from
     supersedes: ClassVar[frozenset[str]] = frozenset()  # codes that say the same of the same lines, less exactly
     parts: ClassVar[Mapping[str, type[Part]]] = {}  # attributes that `Run` fills in, shared between checks
+
+    @classmethod
+    def title(cls) -> str:
+        """What it finds, in a sentence."""
+        return (inspect.getdoc(cls) or "").partition("\n")[0]
+
+    @classmethod
+    def page(cls) -> str:
+        """Its page of the documentation, as Markdown: what it does, why that is bad, and what to do instead."""
+        rest = (inspect.getdoc(cls) or "").partition("\n")[2]
+        return f"# {cls.code}\n\n{cls.title()} Severity: {cls.severity}.\n{rest}\n"
 
     def see(self, record: Record, trace: Trace) -> None:
         """Take notice of one record; `trace` holds the tables that the record's value may index."""

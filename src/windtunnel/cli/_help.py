@@ -9,6 +9,7 @@ class ShortHelp(click.Command):
     """Its `--help` fits a screen; `everyday` names the options that are on it."""
 
     everyday: frozenset[str] = frozenset()
+    exit_codes: str = ""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options of everyday, or all of them."""
@@ -26,7 +27,7 @@ class ShortHelp(click.Command):
             super().format_epilog(ctx, formatter)
         else:
             formatter.write_paragraph()
-            formatter.write_text("--help-all shows all options, and docs/command-line.md explains them.")
+            formatter.write_text(f"{self.exit_codes} --help-all shows all options.".lstrip())
 
 
 ALL = "windtunnel.help_all"
@@ -45,6 +46,6 @@ help_all_option = click.option(
 )
 
 
-def everyday(*names: str) -> type[ShortHelp]:
-    """The class of a command whose `--help` shows these options."""
-    return type("EverydayCommand", (ShortHelp,), {"everyday": frozenset(names)})
+def everyday(*names: str, exit_codes: str = "") -> type[ShortHelp]:
+    """The class of a command whose `--help` shows these options, and what its exit codes mean."""
+    return type("EverydayCommand", (ShortHelp,), {"everyday": frozenset(names), "exit_codes": exit_codes})

@@ -21,7 +21,7 @@ DISPENSABLE = ("aliases", "generation", "SMs", "capability", "FP16")  # left out
 def command(names: tuple[str, ...], as_json: bool) -> None:
     """List the GPUs that can be emulated, by memory, or all facts about those that are named, with sources.
 
-    A name may also be the path of a `.toml` file that describes a GPU of your own; docs/gpus.md shows one.
+    A name may also be the path of a `.toml` file that describes a GPU of your own, with the fields that --json shows.
     """
     found = [gpus.find(name) for name in names or gpus.names()]
     if not names:

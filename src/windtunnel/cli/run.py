@@ -21,15 +21,21 @@ from windtunnel.cli._paths import require_writable
 from windtunnel.errors import UsageError
 from windtunnel.measure.kineto_facts import NEEDS_ACCESSES, NEEDS_CONTENTS, NEEDS_PROGRAM
 from windtunnel.measure.present import visible_gpus
+from windtunnel.reports.schema import Ending
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.merge import merge
 from windtunnel.trace.plain import Json
+from windtunnel.trace.trace import Trace
 from windtunnel.trace.units import plural
 
 FINDING = 64
 REFUSED = 66
 NO_EVIDENCE = 67
 INTERRUPTED = 130
+EXIT_CODES = (
+    "The exit code is the program's; 64: a finding of --fail-on, 65: it does not fit into the GPUs' memory, 66: it "
+    "needs what the emulation must refuse, 67: its records are incomplete, 2: wrong usage."
+)
 UNDECIDABLE = (*NEEDS_ACCESSES, *NEEDS_CONTENTS, *NEEDS_PROGRAM)  # in what is recorded on real GPUs
 
 # torchrun's options, which go to torchrun's own elastic agent as they are.
@@ -92,17 +98,24 @@ class Output:
         "fail_on",
         "verbose",
         "quiet",
+        "as_json",
+        exit_codes=EXIT_CODES,
     ),
     context_settings={"allow_interspersed_args": False},
     epilog="Every option but torchrun's can be set as WINDTUNNEL_NAME (hyphens as underscores) in the environment and "
-    "in the table [tool.windtunnel] of pyproject.toml. The exit code is the program's; 64: a finding of --fail-on, "
-    "65: it does not fit into the GPUs' memory, 66: it needs what the emulation must refuse, 67: its records are "
-    "incomplete, 2: wrong usage.",
+    "in the table [tool.windtunnel] of pyproject.toml. " + EXIT_CODES,
 )
 @help_all_option
 @emulation_options
 @click.option("-q", "--quiet", is_flag=True, envvar="WINDTUNNEL_QUIET", help="No report on the terminal.")
 @verbose_option
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object on stdout at the end, for programs: the report and how it ended; the program's output goes "
+    "to stderr.",
+)
 @click.option("--trace", metavar="PATH", envvar="WINDTUNNEL_TRACE", help="Save the trace of what happened.")
 @click.option(
     "--report",
@@ -158,12 +171,12 @@ def command(program: str | None, arguments: tuple[str, ...], **options: Any) -> 
             variables.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, which also warns of it
         output = click.get_current_context().obj
         file = output.file if isinstance(output, Output) else None
-        code, interrupted = launch.run(line, variables, file, file)
+        code, interrupted = launch.run(line, variables, sys.stderr.buffer if options["as_json"] else file, file)
         if interrupted and torchrun is not None:
             code = INTERRUPTED  # the elastic agent ends with 1, which says nothing
         if isinstance(output, Output):
             output.ended()
-        wanted = gates or outputs or not options["quiet"]
+        wanted = gates or outputs or options["as_json"] or not options["quiet"]
         failed = 0 < code <= 128 and not interrupted
         if wanted:
             result = launch.collect(folder, failed, interrupted)
@@ -284,6 +297,12 @@ def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Ou
     if result.traces:
         outputs.write(result, findings)
     broken = violations(gates, findings)
+    ending = final or (FINDING if broken else NO_EVIDENCE if result.lost and (gates or outputs) else 0)
+    if options["as_json"]:
+        _print_json(result, findings, {
+            "exit_code": ending, "program_exit_code": code, "gates": list(broken), "lost": list(result.lost),
+        })  # fmt: skip
+        return ending
     try:
         if not options["quiet"]:
             for library in result.libraries:
@@ -293,9 +312,13 @@ def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Ou
             _say(text)
     except BrokenPipeError:  # nobody reads the report (`2>&1 | head`): the exit code is the program's all the same
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-    if final or broken:
-        return final or FINDING
-    return NO_EVIDENCE if result.lost and (gates or outputs) else 0
+    return ending
+
+
+def _print_json(result: launch.Result, findings: list[Finding], ending: Ending) -> None:
+    from windtunnel.reports import json as json_report
+
+    click.echo(json_report.render_run(merge(result.traces or [Trace()]), findings, ending), nl=False)
 
 
 def _show(result: launch.Result, findings: list[Finding], code: int, options: Json) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from windtunnel.checks._edits import Edit, edit_of
 from windtunnel.reports.parts.compiled import Compiled
 from windtunnel.reports.parts.peak import Peak
 from windtunnel.reports.parts.summary import Device, Step, Summary, summarize
 from windtunnel.reports.parts.time import Timing
+from windtunnel.reports.schema import Ending
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.operation import Site
 from windtunnel.trace.plain import Json
@@ -21,6 +23,11 @@ SCHEMA_VERSION = 1  # raised when a key changes its meaning or goes away; new ke
 def render(trace: Trace, findings: Sequence[Finding]) -> str:
     """The report as JSON text, its keys in a fixed order."""
     return json.dumps(as_dict(trace, findings), indent=1, ensure_ascii=False) + "\n"
+
+
+def render_run(trace: Trace, findings: Sequence[Finding], ending: Ending) -> str:
+    """The same of a run that has just ended, with how it did."""
+    return json.dumps({**as_dict(trace, findings), "run": ending}, ensure_ascii=False) + "\n"
 
 
 def as_dict(trace: Trace, findings: Sequence[Finding]) -> Json:
@@ -41,7 +48,7 @@ def as_dict(trace: Trace, findings: Sequence[Finding]) -> Json:
         "compiled": None if summary.compiled is None else _compiled(summary.compiled),
         "steps": _steps(summary),
         "not_decidable": list(summary.not_decidable),
-        "findings": [_finding(finding) for finding in summary.findings],
+        "findings": [_finding(finding, edit_of(finding, trace.line)) for finding in summary.findings],
         "facts": {key: trace.facts[key] for key in ("options", "versions", "rank") if key in trace.facts},
     }
 
@@ -97,8 +104,9 @@ def _timing(timing: Timing) -> dict[str, object]:
     }
 
 
-def _finding(finding: Finding) -> Json:
+def _finding(finding: Finding, edit: Edit | None) -> Json:
     return {
+        "edit": None if edit is None else edit._asdict(),
         "code": finding.code,
         "severity": finding.severity,
         "file": finding.site.file,

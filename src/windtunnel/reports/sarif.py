@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from urllib.parse import quote
 
+from windtunnel.checks import all_checks
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.operation import Site
 from windtunnel.trace.plain import Json
@@ -55,14 +56,17 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
 
 
 def _rule(code: str) -> Json:
-    """A check as GitHub's code scanning wants it: it requires both descriptions and a help text."""
+    """A check as GitHub's code scanning wants it: it requires both descriptions and a help text, and shows Markdown."""
     words = code.replace("-", " ")
+    check = next((one for one in all_checks() if one.code == code), None)
+    known = f"{words}, found by windtunnel in what the program did on GPUs" if check is None else check.title()
+    page = known if check is None else check.page()
     return {
         "id": code,
         "name": code.title().replace("-", ""),
         "shortDescription": {"text": words},
-        "fullDescription": {"text": f"{words}, found by windtunnel in what the program did on GPUs"},
-        "help": {"text": f"The page docs/checks/{code}.md of windtunnel says what it is and what to do instead."},
+        "fullDescription": {"text": known},
+        "help": {"text": page, "markdown": page},
     }
 
 

@@ -356,7 +356,8 @@ def _verdict(
         place += ", interrupted" if interrupted else _ending(code)
     refusal = trace.facts.get("refusal")
     if refusal:
-        return f"{place}: the emulation refused to go on", str(refusal), "see docs/coverage.md for what is emulated"
+        advice = "leave that part out or replace it where there is no GPU, or run it on a real one"
+        return f"{place}: the emulation refused to go on", str(refusal), advice
     if interrupted and not any(finding.severity == "error" for finding in findings):
         return f"{place}: no verdict on a part of a run", _where_time_went(devices, window_ns), "run it to its end"
     errors = [finding for finding in findings if finding.severity == "error"]
