@@ -128,4 +128,4 @@ def test_time_does_not_fall_when_texts_grow(length, more, dim, heads, key, causa
     of = model(key)
     short = us(of, forward(2, heads, length, dim, is_causal=causal))
     long = us(of, forward(2, heads, length + more, dim, is_causal=causal))
-    assert long >= 0.98 * short
+    assert long >= 0.97 * short

@@ -55,7 +55,7 @@ def table() -> dict[str, Call]:
 
     with torch.no_grad():
         x, y = torch.ones(32, 32, device="cuda"), torch.ones(32, 32, device="cuda")
-    return {**_operators(x, y), **_modules(), **_optimizers(), **_further(x)}
+    return {**_operators(x, y), **_trained(x, y), **_modules(), **_optimizers(), **_further(x)}
 
 
 def _operators(x: Any, y: Any) -> dict[str, Call]:
@@ -64,16 +64,7 @@ def _operators(x: Any, y: Any) -> dict[str, Call]:
 
     rows = torch.arange(8, device="cuda")
     image, weight = torch.ones(1, 8, 8, 8, device="cuda"), torch.ones(8, 8, 3, 3, device="cuda")
-    leaf = x.clone().requires_grad_()
     lists = [[torch.ones(8, device="cuda") for _ in range(50)] for _ in range(2)]
-
-    def forward_and_backward(make: Callable[[Any], Any]) -> Call:
-        def call() -> None:
-            make(leaf).sum().backward()
-            leaf.grad = None
-
-        return call
-
     return {
         "add": lambda: x + y,
         "add in place": lambda: x.add_(0.0),
@@ -120,6 +111,22 @@ def _operators(x: Any, y: Any) -> dict[str, Call]:
         "randint": lambda: torch.randint(0, 9, (32,), device="cuda"),
         "foreach add of 50": lambda: torch._foreach_add_(lists[0], lists[1]),
         "cross_entropy": lambda: functional.cross_entropy(x, rows[:1].expand(32)),
+    }
+
+
+def _trained(x: Any, y: Any) -> dict[str, Call]:
+    from torch.nn import functional
+
+    leaf = x.clone().requires_grad_()
+
+    def forward_and_backward(make: Callable[[Any], Any]) -> Call:
+        def call() -> None:
+            make(leaf).sum().backward()
+            leaf.grad = None
+
+        return call
+
+    return {
         "add, forward and backward": forward_and_backward(lambda x: x + 1.0),
         "mm, forward and backward": forward_and_backward(lambda x: x @ x),
         "linear, gelu, linear, forward and backward": forward_and_backward(

@@ -197,7 +197,7 @@ def rows(native: dict[str, Any], emulated: dict[str, Any]) -> list[Row]:
                         equal[kind] += 1
                     else:
                         found.append(Row(f"{name}, {kind} {label}", shown(one, 300), shown(other, 300), True))
-    return [Row(f"{kind} that are equal", "", str(count), False) for kind, count in equal.items()] + found
+    return [Row(f"{kind} that are equal", "", str(count), False) for kind, count in equal.items() if count] + found
 
 
 def _pairs(real: Any, ours: Any) -> Iterator[tuple[str, Any, Any]]:

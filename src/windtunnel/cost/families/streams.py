@@ -183,9 +183,11 @@ def windows_ns(problem: Problem, operator: OperatorClass) -> float:
 
 def _rows_of(problem: Problem) -> tuple[str, int, int]:
     """The kind of a kernel whose rows have a block each, their number and length; ("", 0, 0) of other kernels."""
-    x = problem.inputs[1] if "backward" in problem.name and len(problem.inputs) > 1 else problem.inputs[0]
     kind = next((name for name in ROW_BLOCKS if name in problem.name), "")
-    if not kind or not prod(x):
+    if not kind or not problem.inputs:
+        return "", 0, 0
+    x = problem.inputs[1] if "backward" in problem.name and len(problem.inputs) > 1 else problem.inputs[0]
+    if not x or not prod(x):
         return "", 0, 0
     if kind == "softmax":
         return (kind, prod(x[:-1]), x[-1]) if x[-1] > IN_REGISTERS else ("", 0, 0)

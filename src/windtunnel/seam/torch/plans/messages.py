@@ -241,7 +241,7 @@ KERNELS = {
     "lerp_kernel_scalar": "lerp_cuda", "aminmax_cpu": "aminmax_all_cuda", "digamma": "digamma_cuda",
     "nan_to_num": "nan_to_num_cuda", "sorting_kernel_method_name": "sort", "pow": "pow_cuda",
     "addcmul_cpu_out": "addcmul_cuda", "addcdiv_cpu_out": "addcdiv_cuda", "min_all": "min_all_cuda",
-    "batch_norm": "batch_norm_stats_cuda", "avg_pool2d": "avg_pool2d_out_cuda_frame",
+    "avg_pool2d": "avg_pool2d_out_cuda_frame",
     "log_sigmoid_cpu": "log_sigmoid_forward_cuda", "cumsum_out_cpu": "cumsum_cuda",
     "logcumsumexp_out_cpu": "logcumsumexp_cuda", "compute_indices_weights_nearest": "upsample_nearest1d_out_frame",
     "binary_cross_entropy": "binary_cross_entropy_out_cuda", "multi_margin_loss_cpu_kernel": "multi_margin_loss_cuda",
