@@ -43,6 +43,7 @@ help-all: help
 	@echo "make test-xla         jitted JAX functions compiled by XLA for emulated GPUs, in an environment with that compiler"
 	@echo "make environments     what the tests of other frameworks and of compilers need, installed beforehand"
 	@echo "make test-together    PyTorch, JAX and TensorFlow in one process (3 GB)"
+	@echo "make test-libraries   bitsandbytes, torchao and transformers on emulated GPUs (1 GB)"
 	@echo "make bench            what emulation costs, as ratios to plain CPU, and what the comparison of ranks costs"
 	@echo "make bench-compiled   what compiled programs cost beside PyTorch's own share of it; half an hour (ARGS=\"--only Trainer\")"
 	@echo "make bench-operators  operators emulated a second, and predicted time by their number"
@@ -64,14 +65,18 @@ help-all: help
 	@echo "make behaviour        what thirty programs do, recorded before a change of structure and compared after it (ARGS)"
 	@echo "make exam             other people's programs (KernelBench) beside published times: CHECKOUT=a clone of it (ARGS)"
 	@echo "make hardware         what a real NVIDIA GPU says to what is emulated: 40 minutes; HARDWARE_PYTHON=a Python with CUDA's torch"
+	@echo "make folding          clusters by a few processes beside a process a rank, and 28 kinds of ranks that differ; half an hour"
 	@echo "make faults           random faults in a training of two ranks, beside an oracle; a quarter of an hour (ARGS=\"--seed 7\")"
 	@echo "make determinism      thirty programs twice: output, traces and findings are the same bytes; ten minutes"
 	@echo "make fuzz             damaged and hostile files of every format that is read: ten minutes, seeded (ARGS=\"--seed 7\")"
 	@echo "make race-oracle      1,000 random programs of several streams, with free and reuse, beside an oracle; five minutes"
 	@echo "make differential-operators  every operator of PyTorch's database, and random programs, beside plain PyTorch; hours"
 	@echo "make differential-kernels   400 random Triton kernels, half of them with a fault; a minute"
+	@echo "make differential-cuda      2,000 random CUDA C++ kernels, half of them with a fault, beside an interpreter; ten minutes"
 	@echo "make differential-compiled  60 random functions compiled by torch.compile, beside the same uncompiled; a few minutes"
 	@echo "make differential-nodata    300 random small trainings with data, beside the same without: kernels, bytes, peaks, times; five minutes"
+	@echo "make versions         a part of the tests on other versions, ARGS=their Pythons: the table in docs/reliability.md"
+	@echo "make host-loops       49 loops bound by data, Python, a disk or the GPU: the report's verdict; a quarter of an hour"
 	@echo "make pages            what is generated in docs/: the checks' pages, the figures"
 	@echo "make experiment-pages the experiments' pages of the documentation, from runs of them; takes long"
 	@echo "make experiments      every experiment in its small form, on two emulated V100"
@@ -93,7 +98,7 @@ test: environment
 test-long: environment
 	$(RUN) $(PYTEST) -m long $(ARGS)
 
-test-all: check test test-long dist experiments experiment-pages docs test-kill test-threads test-jax test-tensorflow test-mxnet test-compile test-xla test-plan-backends test-together test-oldest test-cuda-wheel
+test-all: check test test-long dist experiments experiment-pages docs test-kill test-threads test-jax test-tensorflow test-mxnet test-compile test-cuda test-xla test-plan-backends test-together test-libraries test-oldest test-cuda-wheel
 
 # Each other framework has an environment of its own: they pin one another's dependencies.
 test-jax test-tensorflow: test-%: environment-%
@@ -102,6 +107,10 @@ test-jax test-tensorflow: test-%: environment-%
 # Triton is of the version that torch's CUDA wheels of constraints.txt require.
 test-compile: environment-compile
 	.venv-$(OF)compile/bin/python -m pytest -q -n $(JOBS) tests/on_triton tests/on_compile $(ARGS)
+
+# Kernels in CUDA C++: clang and llvmlite.
+test-cuda: environment-cuda
+	.venv-$(OF)cuda/bin/python -m pytest -q -n $(JOBS) tests/on_cuda tests/ptx $(ARGS)
 
 # XLA's GPU compiler (no GPU or driver needed), of jax's version.
 test-xla: environment-xla
@@ -115,7 +124,7 @@ test-mxnet: environment-mxnet
 	.venv-$(OF)mxnet/bin/python -m pytest -q -n $(JOBS) tests/on_mxnet tests/frameworks $(ARGS)
 
 # What the tests of other frameworks and of compilers need, so that it can be installed while other tests run.
-environments: environment-jax environment-tensorflow environment-mxnet environment-compile environment-xla
+environments: environment-jax environment-tensorflow environment-mxnet environment-compile environment-cuda environment-xla
 
 environment-jax environment-tensorflow: environment-%:
 	@PYTHON="$(PYTHON)" tools/environment .venv-$(OF)$* $*,dev
@@ -126,12 +135,20 @@ environment-mxnet:
 environment-compile:
 	@PYTHON="$(PYTHON)" tools/environment .venv-$(OF)compile torch,report,compile,dev
 
+environment-cuda:
+	@PYTHON="$(PYTHON)" tools/environment .venv-$(OF)cuda torch,report,cuda,dev
+
 environment-xla:
 	@PYTHON="$(PYTHON)" tools/environment .venv-$(OF)xla jax,xla,dev
 
 test-together:
 	@PYTHON="$(PYTHON)" tools/environment .venv-$(OF)together all,dev
 	.venv-$(OF)together/bin/python -m pytest -q tests/together $(ARGS)
+
+# Installed libraries whose kernels are CUDA's: bitsandbytes, torchao, and transformers with both.
+test-libraries:
+	@PYTHON="$(PYTHON)" tools/environment .venv-$(OF)libraries torch,report,compile,libraries,dev
+	.venv-$(OF)libraries/bin/python -m pytest -q tests/on_libraries $(ARGS)
 
 test-kill: environment
 	$(RUN) tests/train/kill.py --kills 200
@@ -264,9 +281,20 @@ differential-compiled: environment-compile
 differential-nodata: environment
 	OMP_NUM_THREADS=1 $(RUN) -W ignore -m tools.differential nodata $(ARGS)
 
+# The Pythons of other environments, with torch and pytest.
+versions: environment
+	$(RUN) -m tools.docs.versions $(ARGS)
+
+host-loops: environment
+	HOST_LOOPS=all $(RUN) -m pytest -q -m long tests/seam/test_host_work.py $(ARGS)
+
 # ARGS="--kernels 7" judges the kernel of one seed again.
 differential-kernels: environment-compile
 	OMP_NUM_THREADS=1 .venv-$(OF)compile/bin/python -W ignore -m tools.differential kernels $(ARGS)
+
+# ARGS="--kernels 7" judges the kernel of one seed again.
+differential-cuda: environment-cuda
+	OMP_NUM_THREADS=1 .venv-$(OF)cuda/bin/python -W ignore -m tools.differential cuda $(ARGS)
 
 # ARGS="--seed 7 --one trace/112" writes one file again and reads it.
 fuzz: environment
@@ -276,6 +304,11 @@ fuzz: environment
 race-oracle: environment
 	OMP_NUM_THREADS=1 $(RUN) -m tools.races $(ARGS)
 
+# ARGS is programs; --ranks, --gpu and --checked go before them.
+folding: environment
+	OMP_NUM_THREADS=1 $(RUN) -m tools.folding.exact $(or $(ARGS),$(wildcard tests/ranks/programs/*_valid.py))
+	OMP_NUM_THREADS=1 $(RUN) -m tools.folding.unlike
+
 # ARGS="--seed 7 --one 112" runs one schedule of a seed again.
 faults: environment
 	$(RUN) -m tools.faults $(ARGS)
@@ -283,6 +316,8 @@ faults: environment
 # The checks' pages from their docstrings, and the figures in docs/figures/ into the pages that show them.
 pages: environment
 	$(RUN) -m tools.docs.check_pages
+	$(RUN) -m tools.docs.library_pages
+	$(RUN) -m tools.docs.agent_pages
 	$(RUN) -m tools.docs.figures
 
 # Programs that are held back to judge the clock are left out, unless ARGS=--all.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools import ROOT
-from windtunnel.cost import bands, collectives, curves, files, neighbours, sustained
+from windtunnel.cost import bands, collectives, curves, files, neighbours, network, sustained
 from windtunnel.cost.families import (
     attention,
     direct_convolutions,
@@ -241,6 +241,8 @@ OTHERS = (
     sustained.limit_of,
     collectives._links,
     collectives.bands,
+    network.fitted,
+    network.bands,
 )
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from windtunnel.version import __version__ as __version__
 
-__all__ = ["Options", "Session", "emulate", "plan", "start", "stop"]
+__all__ = ["Options", "Session", "emulate", "kernel", "plan", "start", "stop"]
 _HOMES = {
+    "kernel": "described",
     "plan": "planning",
     "start": "notebook",
     "stop": "notebook",
@@ -21,6 +22,7 @@ _HOMES = {
 }
 
 if TYPE_CHECKING:
+    from windtunnel.described import kernel
     from windtunnel.notebook import start, stop
     from windtunnel.planning import plan
     from windtunnel.session import Options, Session, emulate

@@ -16,7 +16,10 @@ if sys.platform == "win32":
     sys.stderr.write(f"windtunnel: {ON_WINDOWS}\n")
     sys.exit(2)
 
-from windtunnel.cli import main
+try:
+    from windtunnel.cli import main
+except KeyboardInterrupt:  # Ctrl-C before there is anything to end
+    sys.exit(130)
 
 if __name__ == "__main__":
     main()

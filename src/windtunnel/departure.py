@@ -7,6 +7,7 @@ exit, or before `os._exit`, `os.abort` and `os.exec*`. A journal without the mar
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing.util
 import os
 import signal
@@ -118,10 +119,8 @@ class ExitHandler:
         try:
             self._kept_ns = now
             first = not self._path
-            pages = self._pages.new()
-            if first or new >= SPILL // WIDTH:
-                pages += self._facts()
-            self._append(pages)
+            facts = [self._facts()] if first or new >= SPILL // WIDTH else []
+            self._append(itertools.chain(self._pages.new(), facts))
         finally:
             self._lock.release()
 
@@ -147,17 +146,18 @@ class ExitHandler:
         finally:
             self._lock.release()
 
-    def _append(self, pages: bytes) -> None:
+    def _append(self, pages: Iterable[bytes]) -> None:
         """Add to the file, which is opened each time: a program may close every file that it does not know."""
         try:
             if not self._path:
                 self._path = self._new_path()
-                pages = journal.MAGIC + pages
-            left = memoryview(pages)
+                pages = itertools.chain([journal.MAGIC], pages)
             with open(self._path, "r+b", buffering=0) as file:
                 file.seek(0, os.SEEK_END)
-                while left:
-                    left = left[file.write(left) :]
+                for page in pages:
+                    left = memoryview(page)
+                    while left:
+                        left = left[file.write(left) :]
         except OSError as error:
             # A full disk, a limit of the process, or a folder that is gone. The program goes on.
             self.done = True

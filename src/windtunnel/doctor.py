@@ -16,6 +16,7 @@ import psutil
 import pynvml
 
 from windtunnel import launch, libraries
+from windtunnel.compiler import clang
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.signatures import TESTED
 from windtunnel.version import __version__
@@ -23,6 +24,27 @@ from windtunnel.version import __version__
 State = Literal["ok", "absent", "problem"]
 FRAMEWORKS = {"jax": "jax", "tensorflow": "tensorflow", "mxnet": ""}
 REACHED = "import sys; print(any(type(finder).__name__ == 'ImportHook' for finder in sys.meta_path))"
+
+
+EXTRAS = {
+    "torch": (
+        ("torch", "numpy", "safetensors", "tensorboard", "matplotlib", "jinja2"),
+        "PyTorch programs, the Trainer",
+    ),
+    "report": (("jinja2",), "reports as .html"),
+    "compile": (("triton",), "torch.compile compiles, and Triton kernels run"),
+    "cuda": (("llvmlite", "numpy", "ziglang"), "CUDA kernels of your own are compiled, run, checked and priced"),
+    "jax": (("jax", "flax", "optax", "safetensors"), "JAX programs, and the Trainer of JAX"),
+    "tensorflow": (("tensorflow-cpu", "tf-keras", "safetensors"), "TensorFlow programs, and the Trainer of TensorFlow"),
+    "mxnet": (("mxnet", "numpy", "safetensors"), "MXNet programs, and the Trainer of MXNet"),
+    "xla": (
+        ("jax-cuda12-plugin", "jax-cuda12-pjrt", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-runtime-cu12"),
+        "jax.jit compiled by XLA for the emulated GPU",
+    ),
+    "dask": (("joblib", "distributed"), "plans on a Dask cluster"),
+    "ray": (("joblib", "ray"), "plans on a Ray cluster"),
+}
+"""By the name of an extra for users: its packages, and what it adds."""
 
 
 class Line(NamedTuple):
@@ -42,8 +64,10 @@ def diagnose() -> Iterator[Line]:
     for name, extra in FRAMEWORKS.items():
         yield _framework(name, extra)
     yield _triton()
+    yield _cuda_kernels()
     for name in libraries.names():
         yield _library(name)
+    yield from _extras()
     yield _processors()
     yield _memory()
     yield _temporary_folder()
@@ -115,11 +139,30 @@ def _triton() -> Line:
     return Line("Triton", "ok", f"{version}; tested: {TESTED['triton']}")
 
 
+def _cuda_kernels() -> Line:
+    found = clang.find()
+    version = _version("llvmlite")
+    if found is None or version is None:
+        missing = "clang" if found is None else "llvmlite"
+        return Line("CUDA C++", "absent", f"{missing} is not installed; custom kernels are refused", clang.MISSING)
+    return Line("CUDA C++", "ok", f"clang {found.version} ({' '.join(found.command)}), llvmlite {version}")
+
+
 def _library(name: str) -> Line:
     version = _version(name)
     if version is not None:
         return Line(name, "ok", version)
     return Line(name, "absent", f"not installed; `windtunnel run` has a stand-in for part of {libraries.find(name)}")
+
+
+def _extras() -> Iterator[Line]:
+    for name, (packages, adds) in EXTRAS.items():
+        missing = [package for package in packages if _version(package) is None]
+        if missing:
+            text = f"would add: {adds} (missing: {', '.join(missing)})"
+            yield Line(f"extra {name}", "absent", text, f'pip install "windtunnel[{name}]"')
+        else:
+            yield Line(f"extra {name}", "ok", f"is there: {adds}")
 
 
 def _processors() -> Line:

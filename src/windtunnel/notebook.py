@@ -96,6 +96,7 @@ def start(gpus: str | int = "2", **options: object) -> Session:
         UsageError: an option or a GPU does not exist.
         InstallError: CUDA is in use in this process, or GPUs are already emulated here.
     """
+    _name_cells()
     if _RUNNING:
         raise InstallError(
             f"GPUs are already emulated here ({_RUNNING[0].session.options.gpus}): windtunnel.stop() ends that"
@@ -202,9 +203,16 @@ class Shell(Protocol):
 
 def load_ipython_extension(ipython: Shell) -> None:
     """Add the magics; `%load_ext windtunnel` calls this."""
-    sites.CELLS[:] = [partial(_cell_of, ipython.compile)]
+    _name_cells()
     ipython.register_magic_function(_gpus, "line", "gpus")
     ipython.register_magic_function(partial(_rehearse, ipython), "cell", "rehearse")
+
+
+def _name_cells() -> None:
+    """Let findings name a notebook's cells, where this process is a notebook's or IPython's."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is not None:
+        sites.CELLS[:] = [partial(_cell_of, shell.compile)]
 
 
 def unload_ipython_extension(ipython: Shell) -> None:

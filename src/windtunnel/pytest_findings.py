@@ -40,6 +40,11 @@ class Watch:
     session: Session | None
     first: int
     found: list[Finding] = field(default_factory=list)
+    speed: bool = False  # whether findings of what only costs time or memory are shown too
+
+    def shown(self) -> list[Finding]:
+        """Of what was found, what stands beside a test's traceback."""
+        return [one for one in self.found if one.severity in GRAVE and (self.speed or not checks.costs(one))]
 
     def findings(self, now: Session | None) -> list[Finding]:
         """What is found in the test so far; `now` is the session that runs, which the test itself may have begun."""
@@ -103,9 +108,8 @@ def shown_when_failing(item: pytest.Item, watch: Watch, running: Callable[[], Se
         raise
     except BaseException:
         watch.found = watch.findings(running())
-        grave = [finding for finding in watch.found if finding.severity in GRAVE]
-        if grave:
-            item.add_report_section("call", TITLE, "\n".join(map(words, grave)))
+        if shown := watch.shown():
+            item.add_report_section("call", TITLE, "\n".join(map(words, shown)))
         raise
     else:
         watch.found = watch.findings(running())
@@ -124,26 +128,46 @@ def unpack(packed: Sequence[Sequence[Any]]) -> list[Finding]:
 class Collected:
     """The findings of all tests, in the process that prints the summary."""
 
-    def __init__(self) -> None:
-        self.findings: list[Finding] = []
+    def __init__(self, speed: bool = False) -> None:
+        """`speed`: show what only costs time or memory as well."""
+        self.speed = speed
+        self.all: list[Finding] = []
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Those to be shown, one a line of the program."""
+        return [one for one in launch.merge(self.all) if self.speed or not checks.costs(one)]
 
     def add(self, report: object) -> None:
         """Take up what a report brings."""
-        self.findings += unpack(getattr(report, ATTRIBUTE, ()))
+        self.all += unpack(getattr(report, ATTRIBUTE, ()))
 
-    def lines(self) -> list[str]:
-        """What stands at the end of pytest's output: counts, then the grave ones."""
-        merged = launch.merge(self.findings)
-        grave = [finding for finding in merged if finding.severity in GRAVE]
+    def hidden(self) -> str:
+        """How many warnings are not shown, and how to see them; empty where there are none."""
+        found = [one for one in launch.merge(self.all) if one.severity in GRAVE and checks.costs(one)]
+        if self.speed or not found:
+            return ""
+        return f"; {plural(len(found), 'finding')} of speed, shown by --gpu-findings=speed"
+
+    def lines(self, room: int) -> list[str]:
+        """What stands at the end of pytest's output, in so many lines: counts, then the grave ones."""
+        grave = [finding for finding in self.findings if finding.severity in GRAVE]
         if not grave:
             return []
         counts = [(sum(one.severity == grade for one in grave), grade) for grade in GRAVE]
         found = " and ".join(plural(count, grade) for count, grade in counts if count)
-        return [f"windtunnel found {found}:", *(line for one in grave for line in words(one).split("\n"))]
+        head, told = f"windtunnel found {found}:", [line for one in grave for line in words(one).split("\n")]
+        if len(told) < room:
+            return [head, *told]
+        short = [words(one).partition("\n")[0] for one in grave]
+        if len(short) >= room:
+            more = len(short) - room + 2
+            short = [*short[: room - 2], f"and {more} more; --gpu-report findings.md writes all of them"]
+        return [head, *short]
 
     def write(self, paths: Sequence[str], facts: Json) -> None:
         """Write the reports that were asked for; raises OSError when one cannot be written."""
         trace = Trace()
         trace.facts |= {"program": "pytest", "versions": {"windtunnel": __version__}, **facts}
         for path in paths:
-            reports.write(Path(path), trace, launch.merge(self.findings))
+            reports.write(Path(path), trace, self.findings)

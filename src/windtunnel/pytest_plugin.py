@@ -18,6 +18,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -27,7 +28,7 @@ from windtunnel.errors import ON_WINDOWS, UsageError, torch_is_missing
 if sys.platform == "win32":
     raise pytest.UsageError(f"windtunnel: {ON_WINDOWS}")
 
-from windtunnel import faults, launch, libraries, pytest_findings, settings
+from windtunnel import described, faults, launch, libraries, pytest_findings, pytest_tracebacks, settings
 from windtunnel.import_hook import FRAMEWORKS, hook
 from windtunnel.measure.present import real_gpus
 from windtunnel.pytest_findings import Watch
@@ -52,6 +53,8 @@ MARKERS = (
 )
 FIXTURES = ("gpus", "cuda_device", "gpu_trace", "assert_no_findings")
 RAN, LACKED = "ran", "lacked"
+SPEED = "speed"
+LINES = 15  # of a summary
 
 
 @dataclass
@@ -96,7 +99,7 @@ CHILDREN = pytest.StashKey[set[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --gpus, --gpu-backend, --gpu-fail-on, --gpu-report and --host-memory-limit."""
+    """Add the options."""
     group = parser.getgroup("windtunnel", "GPUs, emulated or real")
     group.addoption("--gpus", metavar="SPEC", help="emulate these GPUs for the whole run: 2, 2xV100, V100,A100")
     group.addoption(
@@ -111,10 +114,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="fail each test that has such a finding, or one of a severity (error, warning), more than N times",
     )
     group.addoption(
+        "--gpu-findings",
+        choices=("correctness", "speed"),
+        default="correctness",
+        help="show findings of what is wrong (the default), or also of what only costs time or memory",
+    )
+    group.addoption(
         "--gpu-report",
         metavar="PATH",
         action="append",
-        help="write the findings of all tests: .sarif, .json, .md or .txt; may be given several times",
+        help="write the findings that --gpu-findings shows: .sarif, .json, .md or .txt; may be given several times",
     )
     group.addoption(
         "--host-memory-limit",
@@ -144,7 +153,9 @@ def _decide(arguments: argparse.Namespace) -> Gpus:
     pytest_findings.require(arguments.gpu_report or ())
     gates = tuple(pytest_findings.gates_of(arguments.gpu_fail_on or _setting("fail-on", defaults)))
     limit = arguments.host_memory_limit or _setting("host-memory-limit", defaults)
-    options = () if limit is None else (("host_memory_limit", parse_size(limit)),)
+    options: tuple[tuple[str, object], ...] = () if limit is None else (("host_memory_limit", parse_size(limit)),)
+    if kernels := _setting("kernels", defaults):
+        options += (("kernels", described.require(kernels if isinstance(kernels, list) else [kernels])),)
     spec = arguments.gpus or os.environ.get("WINDTUNNEL_GPUS") or defaults.get("gpus")
     backend = arguments.gpu_backend or os.environ.get("WINDTUNNEL_GPU_BACKEND") or defaults.get("gpu-backend", "auto")
     if backend not in ("auto", "emulated", "real"):
@@ -270,7 +281,8 @@ def _faults(item: pytest.Item) -> dict[str, object]:
 def _watch(item: pytest.Item, session: Session | None) -> None:
     if session is not None:
         session.settle()
-    item.stash[WATCH] = Watch(session, 0 if session is None else len(session.trace))
+    speed = item.config.getoption("gpu_findings") == SPEED
+    item.stash[WATCH] = Watch(session, 0 if session is None else len(session.trace), speed=speed)
 
 
 def _running() -> Session | None:
@@ -320,13 +332,20 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     if watch is None:
         yield
         return
-    with pytest_findings.shown_when_failing(item, watch, _running):
-        yield
-    _count(item, watch)
+    try:
+        with pytest_findings.shown_when_failing(item, watch, _running):
+            yield
+    finally:
+        _count(item, watch)
     _hold_to_max_syncs(item)
     complaint = pytest_findings.complaint(item.config.stash[KEY].gates, watch.found)
     if complaint:
         pytest.fail(f"this test has findings not allowed by --gpu-fail-on\n{complaint}", pytrace=False)
+
+
+def _developed(config: pytest.Config) -> bool:
+    """Whether these are the tests of windtunnel's own checkout, whose developers want its frames."""
+    return Path(__file__).parents[2] == config.rootpath
 
 
 def _count(item: pytest.Item, watch: Watch) -> None:
@@ -359,7 +378,9 @@ def _hold_to_max_syncs(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Send a test's findings along with the report of its body."""
+    """Send a test's findings along with the report of its body; leave our own frames out of its traceback."""
+    if call.excinfo is not None and not item.config.getoption("fulltrace") and not _developed(item.config):
+        pytest_tracebacks.shorten(call.excinfo.value)
     report = yield
     watch = item.stash.get(WATCH, None)
     if call.when == "call" and watch is not None and watch.found:
@@ -370,7 +391,7 @@ def pytest_runtest_makereport(
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """How many tests ran on emulated GPUs, how many were skipped because real GPUs are missing, and what was found."""
     said: dict[str, str] = {}  # by test: a test has a report for each of its phases
-    collected = pytest_findings.Collected()
+    collected = pytest_findings.Collected(config.getoption("gpu_findings") == SPEED)
     for reports in terminalreporter.stats.values():
         for report in reports:
             collected.add(report)
@@ -378,13 +399,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             if words:
                 said[report.nodeid] = words[0]
     ran, lacked = list(said.values()).count(RAN), list(said.values()).count(LACKED)
+    lines = []
     if ran or lacked:
-        terminalreporter.write_line(
-            f"windtunnel: {plural(ran, 'test')} on emulated GPUs, {lacked} skipped (no real GPU)"
-        )
-    for library in config.stash.get(LIBRARIES, []):
-        terminalreporter.write_line(f"windtunnel: {libraries.sentence(library)}")
-    for line in collected.lines():
+        counts = f"windtunnel: {plural(ran, 'test')} on emulated GPUs, {lacked} skipped (no real GPU)"
+        lines.append(counts + collected.hidden())
+    lines += [f"windtunnel: {libraries.sentence(library)}" for library in config.stash.get(LIBRARIES, [])]
+    for line in [*lines, *collected.lines(LINES - len(lines))]:
         terminalreporter.write_line(line)
     collected.write(config.getoption("gpu_report") or (), {"tests": ran})
 

@@ -13,10 +13,10 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from windtunnel import faults, gpus, libraries, live, reports, variables
-from windtunnel.analysis import remedies
+from windtunnel import described, faults, gpus, hosts, libraries, live, networks, reports, variables
+from windtunnel.analysis import memory_remedies, remedies
 from windtunnel.checks.fragmentation import fragmented
 from windtunnel.cost import measured
 from windtunnel.cost.model import CostModel
@@ -30,6 +30,7 @@ from windtunnel.machine.clock import HostThread
 from windtunnel.machine.device import Device
 from windtunnel.machine.events import MachineEvents
 from windtunnel.machine.exclusive import Turns
+from windtunnel.machine.launches import network_band
 from windtunnel.machine.machine import Machine
 from windtunnel.machine.memory.allocator import CachingAllocator
 from windtunnel.machine.memory.host_allocator import HostAllocator
@@ -51,6 +52,7 @@ from windtunnel.version import __version__
 if TYPE_CHECKING:
     from windtunnel.seam.signals import Handlers
     from windtunnel.seam.torch.state.history import History
+    from windtunnel.seam.torch.state.host_work import HostWork
     from windtunnel.seam.torch.state.leaks import Leaks
 
 
@@ -69,6 +71,7 @@ CHOICES = {
     "async_copies": ("late", "clock", "stale"),
     "host_time": ("modelled", "measured"),
     "compat": ("", "d2l"),
+    "check_kernels": ("sample", "all", "none"),
 }
 """The values of the options that have few."""
 
@@ -90,15 +93,21 @@ class Options:
     - `stacks`: record whole Python stacks, not only the program's line.
     - `memory_history`: record the allocators' history from the start.
     - `compat`: "d2l" gives the answers of the frameworks' versions that the book was printed with (JAX's `x.device()`).
+    - `network`: what connects the nodes of ranks on several: a name of the catalogue, a file that describes one, or
+      what nccl-tests printed. None: what systems of such GPUs usually have.
     - `curves`: a file of `windtunnel calibrate`, used for GPUs of its generation.
+    - `host`: the host that issues the work: "cloud-vm", "desktop-5ghz" and the like, or a file that describes one.
     - `host_memory_limit`: the bytes of this machine's memory that PyTorch's emulated tensors may take in each process
       (or a string such as "8GiB"); None is what the machine has. Beyond it they raise `HostMemoryError`.
     - `overcommit`: serve requests beyond the GPUs' memory, to measure what a program that does not fit needs.
     - `stop_after`: end the process right after this many steps of the program's first PyTorch optimizer.
     - `stuck_after`: the seconds that a rank may give its devices no work while others wait for it; after that it is
       reported as stuck.
+    - `check_kernels`: which launches of the program's own CUDA kernels are checked: "sample" (the first ones of each
+      shape whole, later ones by a sample of their blocks), "all" or "none".
     - `without`: libraries, such as "d2l", that are missing here and shall be missing for the program too, though there
       are stand-ins for them. Only `windtunnel run`, pytest and notebooks offer those.
+    - `kernels`: Python files that describe operators (`windtunnel.kernel`), which run when the emulation begins.
     - `faults`: the faults to inject, such as "die:rank=1,step=3" (docs/faults.md).
     """
 
@@ -116,12 +125,16 @@ class Options:
     memory_history: bool = False
     compat: str = ""
     curves: str | None = None
+    host: str | None = None
+    network: str | None = None
     host_memory_limit: int | None = None
     overcommit: bool = False
     stop_after: int | None = None
     stuck_after: float = 60.0
+    check_kernels: Literal["all", "sample", "none"] = "sample"
     faults: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
 
 
 class Session:
@@ -137,8 +150,13 @@ class Session:
         self.trace = Trace()
         self.trace.folder = os.getcwd()
         self.settings = _alloc_settings()
+        self.host = None if options.host is None else hosts.find(options.host)
         own = None if options.curves is None else measured.load(options.curves)
-        self.machine = build_machine(self.models, self.cuda_version, self.trace, self.settings, own)
+        named = options.network
+        self.network = None if named is None else networks.find(named, self._key)
+        self.machine = build_machine(
+            self.models, self.cuda_version, self.trace, self.settings, own, self.host, self.network
+        )
         self._devices = list(self.machine.devices)
         for device in self._devices:
             device.driver.overcommitted = options.overcommit
@@ -146,6 +164,7 @@ class Session:
         self._installations: list[Installed] = []
         self._history: History | None = None
         self._leaks: Leaks | None = None
+        self._work: HostWork | None = None
         self._patches = Patches()
         self._modules = frozenset(sys.modules)
         self._forgets: list[Callable[[Collection[str]], None]] = [self._patches.forget]
@@ -168,6 +187,7 @@ class Session:
             from windtunnel.seam.torch.dispatch.faults import Strikes
             from windtunnel.seam.torch.install import Installation
             from windtunnel.seam.torch.state.core import Meter
+            from windtunnel.seam.torch.state.host_work import HostWork
             from windtunnel.seam.torch.state.state import State
         except ModuleNotFoundError as error:
             if error.name != "torch":
@@ -189,10 +209,13 @@ class Session:
         state.ranks.share_gpus, state.stale = self.options.share_gpus, self.options.async_copies == "stale"
         state.notes.stop_after = self.options.stop_after
         state.stuck_after_s = self.options.stuck_after
+        state.check_kernels = self.options.check_kernels
         if self.options.faults:
             state.strikes = Strikes(state, faults.parse(self.options.faults, self.options.seed))
         if self.options.host_time == "measured":
             state.meter = Meter(self.options.host_factor)
+        elif not self.options.no_data:
+            state.work = self._work = HostWork(self.machine)
         installation = Installation(state)
         self._forgets.append(installation.forget)
         installation.install()
@@ -202,6 +225,8 @@ class Session:
         self._installations.append(installation)
         if trial := os.environ.get(variables.TRIAL):
             import_module("windtunnel.seam.torch.trials").begin(trial, self.replace)
+        for path in self.options.kernels:
+            described.read(path)
         seed_all(self.options.seed)
         self._begin_outside(state.host, sites)
 
@@ -289,16 +314,35 @@ class Session:
         self.write_totals()
         self._replay_history()
         self.write_band()
+        if self._work is not None:
+            self._work.end()
+            self.trace.facts["host_work"] = self._work.facts(self._pace())
+
+    @property
+    def _key(self) -> str:
+        """That of the first GPU, by which its usual network is known."""
+        return self.models[0].key if self.models else ""
+
+    def _pace(self) -> float:
+        """By what the host that is emulated is slower in plain Python than this machine; 1 where none was named."""
+        return 1.0 if self.host is None else self.host.python_ns / hosts.python_ns_here()
 
     def write_totals(self) -> None:
         """Write the devices' totals as they are at this moment."""
         self.trace.facts["devices"] = [_totals(device) for device in self.machine.devices]
         self.trace.facts["gpus"] = [gpus.describe(device.gpu) for device in self.machine.devices]
+        streams = [(device.index, stream) for device in self.machine.devices for stream in device.streams]
+        self.trace.facts["priorities"] = [[at, one.index, one.priority] for at, one in streams if one.priority]
 
     def write_band(self) -> None:
         """Write the error band of the kernels so far, all of which it looks at."""
-        band = self.machine.band()
-        self.trace.facts["band"] = None if band is None else round(band, 3)
+        facts, band = self.trace.facts, self.machine.band()
+        facts["band"] = None if band is None else round(band, 3)
+        if int(facts.get("nodes", 1)) > 1:
+            network = self.network or networks.default_for(self._key)
+            facts["network"] = network.describe()
+            facts["network_assumed"] = self.network is None
+            facts["network_band"] = network_band(self.trace, [device.cost for device in self.machine.devices])
 
     def settle(self) -> None:
         """Wait for all devices, so that what comes next has nothing to do with what was: between two tests."""
@@ -307,15 +351,18 @@ class Session:
                 self.machine.synchronize_device(self._host(), device)
 
     def _replay_history(self) -> None:
-        """Where memory was fragmented or ran out and its history was kept: what other settings would have done."""
+        """Where memory was fragmented or ran out and its history was kept: what would have helped."""
         facts = self.trace.facts
-        limits = {
-            index: device["memory_bytes"] - device["context_bytes"]
-            for index, device in enumerate(facts["devices"])
-            if fragmented(device) or device["out_of_memory"]
-        }
+        limits = {}
+        for index, (device, own) in enumerate(zip(facts["devices"], self.machine.devices, strict=True)):
+            if fragmented(device) or device["out_of_memory"]:
+                allowed = round(own.allocator.memory_fraction * own.driver.total_bytes)
+                limits[index] = min(device["memory_bytes"] - device["context_bytes"], allowed)
         if limits and facts.get("memory_from_start"):
             facts["replays"] = remedies.replays(memory_snapshot.as_dict(self.trace), limits)
+            failed = [index for index in limits if facts["devices"][index]["out_of_memory"]]
+            found = [memory_remedies.cures(self.trace, index, self.settings, limits[index]) for index in failed]
+            facts["cures"] = [cure for cures in found for cure in cures]
 
     # ------------------------------------------------------------------ what can be said of it
 
@@ -358,6 +405,8 @@ class Session:
         facts["devices"] = []
         facts["cuda_version"] = list(self.cuda_version)
         facts["program"] = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else ""
+        host = self.host or hosts.find(hosts.DEFAULT)
+        facts["host"] = {"name": host.name, "band": list(host.band)}
         facts["rank"] = int(os.environ.get("RANK", "0") or 0)
         facts["versions"] = _versions()
 
@@ -373,6 +422,8 @@ def build_machine(
     trace: Trace,
     settings: Settings,
     own: measured.Measured | None = None,
+    host: hosts.Host | None = None,
+    network: networks.Network | None = None,
 ) -> Machine:
     """A machine of these GPUs, with allocators that follow PYTORCH_CUDA_ALLOC_CONF and curves measured by its owner."""
     machine = Machine(trace, [], turns=Turns(threading.RLock))
@@ -382,7 +433,7 @@ def build_machine(
         join = partial(merged, machine.host_order)
         allocator = CachingAllocator(index, driver, settings, MachineEvents(machine, index), join_accesses=join)
         plan_cache = PlanCache(cuda_version)
-        cost = CostModel(gpu, cuda_version, own)
+        cost = CostModel(gpu, cuda_version, own, host, network)
         context = versions.context_bytes(gpu, cuda_version)
         device = Device(index, gpu, cost, allocator, driver, plan_cache, lambda: next(agents), context)
         machine.turns.guard(device, allocator, plan_cache)
@@ -469,6 +520,7 @@ def options_of(values: Json) -> Options:
     if values.get("host_memory_limit") is not None:
         values["host_memory_limit"] = parse_size(values["host_memory_limit"])
     values["without"] = libraries.require(values.get("without", ()))
+    values["kernels"] = described.require(values.get("kernels", ()))
     values["faults"] = tuple(values.get("faults", ()))
     faults.parse(values["faults"])
     return Options(**{**values, "gpus": gpus.absolute(values.get("gpus", Options.gpus))})

@@ -24,6 +24,8 @@ MEASURE = "WINDTUNNEL_MEASURE"
 """Set where real GPUs are measured and none is emulated."""
 FORKSERVER = "WINDTUNNEL_FORKSERVER"
 """Where a program's Python waits for requests to fork, instead of running the program (`forkserver.py`)."""
+FOLD = "WINDTUNNEL_FOLD"
+"""How the ranks of a cluster are played, as JSON (`ranks/fold.py`), in the processes that play one."""
 REFUSED = 66
 """The exit code of a program that met something which the emulation must refuse."""
 

@@ -1,3 +1,24 @@
-"""The version of windtunnel."""
+"""The version of windtunnel, and where it is at home."""
+
+from __future__ import annotations
+
+import functools
+from importlib import metadata
 
 __version__ = "0.1.0"
+
+
+@functools.cache
+def addresses() -> dict[str, str]:
+    """The addresses of the repository that this installation was built from, by label; empty where it has none."""
+    try:
+        found = metadata.metadata("windtunnel").get_all("Project-URL") or []
+    except metadata.PackageNotFoundError:
+        return {}
+    return {label: address for label, _, address in (one.partition(", ") for one in found)}
+
+
+def page_address(page: str) -> str:
+    """Where a page of the documentation is on the web: "checks/host-sync.md"; "" where this is not known."""
+    index = addresses().get("Documentation", "")
+    return index.removesuffix("index.md") + page if index else ""

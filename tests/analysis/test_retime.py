@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from helpers.operations import Collective, Copy, EventRecord, EventWait, Kernel, Operation, Synchronize, submit
-from windtunnel import gpus
+from helpers.schemas import conforms
+from windtunnel import gpus, networks
 from windtunnel.analysis import compare as comparing
 from windtunnel.analysis.compare import Numbers, measure
 from windtunnel.analysis.retime import does_not_fit, retime
@@ -19,7 +20,7 @@ from windtunnel.cost.sustained import limit_of
 from windtunnel.errors import FileFormatError, UsageError
 from windtunnel.machine.capture import Capture
 from windtunnel.machine.machine import Machine
-from windtunnel.machine.memory.settings import parse
+from windtunnel.machine.memory.settings import Settings, parse
 from windtunnel.machine.replay import replay
 from windtunnel.session import build_machine
 from windtunnel.trace.operation import Kind, Signature
@@ -278,6 +279,55 @@ def test_the_numbers_of_a_trace() -> None:
     assert numbers.peak_reserved_bytes == 12 << 30
 
 
+def of_two_nodes(network: str | None = None) -> Trace:
+    """Sixteen ranks on two nodes of eight A100 add 64 MiB, twice."""
+    key = "A100-SXM4-40GB"
+    chosen = networks.default_for(key) if network is None else networks.find(network, key)
+    trace = Trace()
+    machine = build_machine(gpus.parse("A100"), (12, 8), trace, Settings(), network=chosen)
+    stream = machine.devices[0].default_stream
+    detail = (("group", "0"), *networks.Spread(16, 2).detail())
+    for step in range(4):
+        machine.collective(machine.host, stream, "c10d::allreduce_", 64 * MIB, 16, detail=detail)
+        machine.mark(machine.host, Kind.STEP, "step", step)
+    trace.facts.update(gpus=[gpus.describe(gpus.find(key))], devices=[], source="modelled", nodes=2, world_size=16)
+    trace.facts["network"] = chosen.describe()
+    return trace
+
+
+@pytest.mark.parametrize("network", ["p4d", "dgx-a100", "ethernet-25"])
+def test_another_network_gives_the_times_of_a_run_on_it(network: str) -> None:
+    made = retime(of_two_nodes(), network=networks.find(network, ""))
+    assert [row[4:] for row in made.rows] == [row[4:] for row in of_two_nodes(network).rows]
+    assert made.facts["network"]["key"] == network
+    assert made.facts["network_band"][0] <= 1.0 <= made.facts["network_band"][1]
+
+
+def test_streams_keep_their_priorities() -> None:
+    """FSDP2 copies on streams of high priority, which go before what fills the GPU (torch.cuda.Stream(priority=-1))."""
+    trace = Trace()
+    machine = build_machine(gpus.parse("A100"), (12, 8), trace, Settings())
+    device = machine.devices[0]
+    urgent = device.pooled(-1, 0)
+    machine.begin_streams()
+    product, small = machine.price(device, HALF), machine.price(device, SMALL)
+    for stream, cost in ((device.default_stream, product), (urgent, small)):
+        for _ in range(3):
+            machine.launch(machine.host, stream, cost)
+    trace.facts.update(gpus=[gpus.describe(gpus.find("A100"))], devices=[], source="modelled")
+    without = retime(trace)
+    trace.facts["priorities"] = [[0, urgent.index, -1]]
+    made = retime(trace)
+    assert [row[4:] for row in made.rows] == [row[4:] for row in trace.rows]
+    assert [row[4:] for row in without.rows] != [row[4:] for row in trace.rows]
+
+
+def test_another_gpu_keeps_the_network() -> None:
+    before = of_two_nodes("ethernet-10")
+    made = retime(before, gpus.parse("H100"))
+    assert measure(made).duration_ns == pytest.approx(measure(before).duration_ns, rel=0.05)
+
+
 def test_a_trace_is_like_itself() -> None:
     assert comparing.compare(measure(run("copies")), measure(run("copies"))).same
 
@@ -325,7 +375,31 @@ def test_commands_retime_and_compare(invoke: Callable[..., tuple[int, str]], tmp
     code, text = invoke("compare", first, report, "--json")
     assert code == 1
     assert json.loads(text)["same"] is False
+    assert conforms("compare", json.loads(text))
+    assert conforms("retime", json.loads(Path(report).read_text()))
     assert invoke("compare", second, report)[0] == 0
+
+
+def test_networks_are_compared_in_a_table(invoke: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    file = str(tmp_path / "two.trace")
+    of_two_nodes().save(file)
+    code, text = invoke("retime", file, "--network", "dgx-a100,ethernet-25")
+    assert code == 0
+    assert [line.split()[0] for line in text.splitlines()] == ["dgx-a100", "ethernet-25"]
+    assert "in groups of 16 ranks on 2 nodes" in text
+    assert "AWS p4d" in invoke("retime", file, "--network", "p4d", "-v")[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [((), "nothing to change"), (("--network", "p5"), "one node"), (("--network", "p55", "--gpu", "T4"), "one node")],
+)
+def test_what_has_no_network_is_refused(
+    invoke: Callable[..., tuple[int, str]], tmp_path: Path, options: tuple[str, ...], words: str
+) -> None:
+    run("copies").save(tmp_path / "v100.trace")
+    with pytest.raises(UsageError, match=words):
+        invoke("retime", str(tmp_path / "v100.trace"), *options)
 
 
 def test_a_gpu_that_is_too_small_ends_with_65(invoke: Callable[..., tuple[int, str]], tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 
 from tools.fuzz.formats import FORMATS
 
-READS = re.compile(r"\bforeign\.(read_bytes|from_json|from_toml|from_pickle|unpacked)\(")
+READS = re.compile(r"\bforeign\.(read_bytes|from_json|from_toml|facts|from_pickle|unpacked)\(")
 OWN = {
     "launch.py": "what processes leave in the run's folder, of mode 0700",
     "live.py": "the same",

@@ -5,34 +5,66 @@ import re
 from source import Source, sources
 
 VOCABULARY = {"vocabulary", "torch", "jax", "tensorflow", "mxnet"}
-CORE = {"trace", "operators", "gpus", "cost", "machine", "checks", "reports", "ranks", "faults"}
-BELOW_SESSION = CORE | {"seam", "analysis", "measure", "settings", "live", "departure", "libraries"}
+CORE = {"trace", "operators", "gpus", "networks", "cost", "machine", "checks", "reports", "ranks", "faults"}
+BELOW_SESSION = CORE | {
+    "hosts",
+    "compiler",
+    "ptx",
+    "seam",
+    "analysis",
+    "measure",
+    "settings",
+    "live",
+    "departure",
+    "libraries",
+    "described",
+}
 COMMANDS = (
     BELOW_SESSION
     | VOCABULARY
-    | {"judgement", "session", "launch", "train", "experiments", "doctor", "cli", "foreign", "planning"}
+    | {
+        "judgement",
+        "session",
+        "launch",
+        "train",
+        "experiments",
+        "doctor",
+        "cli",
+        "foreign",
+        "planning",
+        "single_kernel",
+        "cluster",
+        "agent",
+    }
 )
 
 MAY_IMPORT: dict[str, set[str]] = {
-    "__init__": {"session", "planning", "notebook"},
+    "__init__": {"session", "planning", "notebook", "described"},
     "errors": set(),
     "foreign": set(),
     "import_hook": set(),
     "folders": set(),
     "arrivals": {"folders"},
     "exits": set(),
-    "libraries": VOCABULARY | {"train"},
+    "manual": set(),
+    "described": {"operators"},
+    "libraries": VOCABULARY | {"train", "described"},
     "trace": {"foreign"},
     "gpus": {"foreign"},
+    "hosts": {"foreign"},
+    "networks": {"foreign"},
     "operators": {"trace"},
-    "cost": {"trace", "operators", "gpus", "foreign"},
-    "machine": {"trace", "operators", "gpus", "cost"},
+    "cost": {"trace", "operators", "gpus", "hosts", "networks", "foreign"},
+    "machine": {"trace", "operators", "gpus", "networks", "cost"},
     "ranks": {"foreign", "trace"},
     "faults": set(),
     "checks": {"trace", "operators", "ranks"},
     "reports": {"trace", "checks"},
-    "seam": {"machine", "trace", "operators", "gpus", "ranks", "faults", "import_hook", "arrivals", "folders"},
-    "analysis": {"foreign", "machine", "cost", "trace", "operators", "gpus"},
+    "compiler": {"folders"},
+    "ptx": {"compiler", "folders"},
+    "seam": CORE - {"checks", "reports"} | {"import_hook", "arrivals", "folders", "compiler", "ptx"},
+    "single_kernel": {"compiler", "cost", "gpus", "ptx", "seam"},
+    "analysis": {"foreign", "machine", "cost", "trace", "operators", "gpus", "networks"},
     "measure": {"foreign", "trace", "operators", "gpus", "analysis", "machine"},
     "settings": {"foreign", "faults"},
     "live": {"machine", "foreign"},
@@ -51,20 +83,47 @@ MAY_IMPORT: dict[str, set[str]] = {
     "judgement": CORE | {"analysis"},
     "session": BELOW_SESSION | {"import_hook", "judgement"},
     "launch": BELOW_SESSION | {"session", "import_hook", "foreign"},
-    "planning": {"launch", "guard", "folders", "analysis", "reports", "gpus", "trace", "foreign"},
+    "agent": {"ranks"},
+    "cluster": {"launch", "ranks", "trace", "foreign", "reports"},
+    "planning": {
+        "checks",
+        "launch",
+        "agent",
+        "cluster",
+        "ranks",
+        "guard",
+        "folders",
+        "analysis",
+        "reports",
+        "gpus",
+        "trace",
+        "foreign",
+    },
     "doctor": BELOW_SESSION | {"session", "launch"},
-    "pytest_plugin": BELOW_SESSION | VOCABULARY | {"session", "launch", "shim", "import_hook", "pytest_findings"},
+    "pytest_plugin": BELOW_SESSION
+    | VOCABULARY
+    | {"session", "launch", "shim", "import_hook", "pytest_findings", "pytest_tracebacks"},
+    "pytest_tracebacks": set(),
     "pytest_findings": {"trace", "checks", "reports", "launch", "session"},
     "forkserver": {"trace", "seam", "session", "import_hook"},
     "shim": {"session", "measure", "import_hook", "arrivals", "exits", "forkserver", "libraries"},
-    "cli": COMMANDS | {"shim"},
+    "cli": COMMANDS | {"shim", "manual"},
     "notebook": BELOW_SESSION | {"session", "launch", "cli", "import_hook"},
     "examples": set(),
     "demo": {"cli", "examples", "reports"},
     "__main__": {"cli"},
 }
 FRAMEWORKS = {"torch", "jax", "jaxlib", "flax", "optax", "tensorflow", "mxnet"}
-MAY_USE_TORCH = ("seam/torch/", "torch.py", "nested.py", "measure/", "train/", "experiments/", "libraries/")
+MAY_USE_TORCH = (
+    "seam/torch/",
+    "torch.py",
+    "nested.py",
+    "measure/",
+    "train/",
+    "experiments/",
+    "libraries/",
+    "described.py",
+)
 OTHER_FRAMEWORKS = {
     f"{folder}{name}.py": {name, *more}
     for folder in ("", "seam/", "train/frameworks/")

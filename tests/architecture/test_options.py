@@ -21,12 +21,16 @@ NAMES = [
     "memory_history",
     "compat",
     "curves",
+    "host",
+    "network",
     "host_memory_limit",
     "overcommit",
     "stop_after",
     "stuck_after",
+    "check_kernels",
     "faults",
     "without",
+    "kernels",
 ]
 
 

@@ -28,11 +28,12 @@ ROOMS: dict[str, set[str]] = {
     "kernels": TO_DISPATCH,
     "triton": TO_DISPATCH,
     "tensor": TO_DISPATCH,
+    "extensions": TO_DISPATCH,
     "compiled": TO_DISPATCH,
     "cuda": TO_KERNELS,
     "profiler": TO_KERNELS | {"cuda"},
     "distributed": TO_KERNELS | {"cuda"},
-    "install": TO_KERNELS | {"tensor", "compiled", "cuda", "profiler", "distributed"},
+    "install": TO_KERNELS | {"tensor", "extensions", "compiled", "cuda", "profiler", "distributed"},
 }
 """Each room (or file beside them) and the rooms that it may import; all may import the five first files."""
 

@@ -7,8 +7,8 @@ A page's program may use these marks, each at the end of a line:
 - `# finding without a line: code`: a finding that belongs to no line.
 
 The line "Runs on `SPEC`." in the prose chooses the GPUs; two V100 otherwise. "Runs with N ranks." starts the program
-once a rank, as torchrun does, "Keeps the memory's history." runs it as with `--memory-history`, and "Needs Triton."
-leaves it to `tests/on_triton`.
+once a rank, as torchrun does, "Keeps the memory's history." runs it as with `--memory-history`, "Needs Triton." leaves
+it to `tests/on_triton`, and "Needs CUDA C++." to `tests/on_cuda`. In CUDA C++ a mark begins with `//` instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _GPUS = re.compile(r"^Runs on `([^`]+)`\.$", re.MULTILINE)
 _RANKS = re.compile(r"^Runs with (\d+) ranks\.$", re.MULTILINE)
 _HISTORY = re.compile(r"^Keeps the memory's history\.$", re.MULTILINE)
 _TRITON = re.compile(r"^Needs Triton\.$", re.MULTILINE)
-_MARK = re.compile(r"# (finding|info)(?P<nowhere> without a line)?: (?P<codes>[a-z, -]+?)(?=\s*(?:#|$))", re.MULTILINE)
+_CUDA = re.compile(r"^Needs CUDA C\+\+\.$", re.MULTILINE)
+_MARK = re.compile(
+    r"(?:#|//) (finding|info)(?P<nowhere> without a line)?: (?P<codes>[a-z, -]+?)(?=\s*(?:#|$))", re.MULTILINE
+)
 
 Found = tuple[str, int, bool]
 """A finding as the corpus compares it: code, line (0 for none), and whether it is an alarm or only a remark."""
@@ -42,6 +45,7 @@ class Page:
     ranks: int = 1
     history: bool = False
     triton: bool = False
+    cuda: bool = False
 
     @property
     def valid(self) -> bool:
@@ -74,6 +78,7 @@ def read(path: Path) -> Page:
         int(ranks[1]) if ranks else 1,
         _HISTORY.search(text) is not None,
         _TRITON.search(text) is not None,
+        _CUDA.search(text) is not None,
     )
 
 

@@ -26,9 +26,10 @@ def restored_environment():
     os.environ.update(before)
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in CORPUS if page.ranks == 1 and not page.triton], ids=lambda page: page.path.stem
-)
+ALONE = [page for page in CORPUS if page.ranks == 1 and not page.triton and not page.cuda]
+
+
+@pytest.mark.parametrize("page", ALONE, ids=lambda page: page.path.stem)
 @pytest.mark.usefixtures("restored_environment")
 def test_page(page: Page):
     code = compile(page.program, str(page.path), "exec")

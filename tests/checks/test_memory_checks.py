@@ -154,7 +154,7 @@ def test_out_of_memory_in_pieces_names_a_setting_only_after_a_replay(program):
     )
     (finding,) = checks.run(program.trace)
     assert "expandable_segments" not in finding.advice
-    assert "tries the allocator's settings by replay" in finding.advice
+    assert "`--memory-history` says which modules held it, and by replay what each setting" in finding.advice
     program.trace.facts["replays"] = [replay("", 14, out_of_memory=1), replay("expandable_segments:True", 12)]
     (finding,) = checks.run(program.trace)
     assert "with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True the same allocations fit" in finding.advice

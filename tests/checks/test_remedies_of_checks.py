@@ -49,4 +49,4 @@ def test_out_of_memory_names_what_was_alive():
     (finding,) = [one for one in session.findings() if one.code == "out-of-memory"]
     assert "most of it held by" in finding.message
     assert "test_remedies_of_checks.py" in finding.message
-    assert "(8.79 GiB)" in finding.message
+    assert "(8.79 GiB, made by aten::empty)" in finding.message

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.schemas import conforms
 from windtunnel.trace.trace import Trace
 
 pytestmark = pytest.mark.long
@@ -31,6 +32,7 @@ def test_the_report_is_on_stderr_and_in_files(windtunnel, tmp_path: Path) -> Non
     assert "EMULATED: times are modelled" in windtunnel("report", "a.trace", "-v").stdout
     report = json.loads((tmp_path / "out" / "a.json").read_text())
     assert [(finding["code"], finding["count"]) for finding in report["findings"]] == [("host-sync", 3)]
+    assert conforms("report", report)
     again = windtunnel("report", "a.trace", "--json")
     assert json.loads(again.stdout) == report
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.schemas import conforms
 from windtunnel import experiments
 from windtunnel.trace.units import join_units
 
@@ -44,6 +45,7 @@ def test_json_is_all_that_is_on_stdout_and_the_page_is_written(windtunnel, tmp_p
     assert (done.returncode, done.stderr) == (0, "")
     result = json.loads(done.stdout)
     assert result["emulated"] is True
+    assert conforms("experiment", result)
     assert [row[1] for row in result["tables"][0]["rows"] if row[0] == "float32"] == [16, 64]
     page = (tmp_path / "pages" / "out.html").read_text(encoding="utf-8")
     assert "EMULATED" in page

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.schemas import conforms
+
 pytestmark = pytest.mark.long
 """Each starts programs of its own."""
 
@@ -72,6 +74,7 @@ def test_our_own_snapshot_agrees(windtunnel, snapshot: Path) -> None:
     done = windtunnel("memory", snapshot.name, "--json")
     result = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (0, "")
+    assert conforms("memory", result)
     assert result["agrees"]
     device = result["devices"][0]
     assert device["placements_agree"] == device["allocations"] > 10
@@ -110,6 +113,7 @@ def test_what_if_is_a_table_and_a_plot(windtunnel, snapshot: Path) -> None:
 
 def test_a_limit_makes_requests_fail(windtunnel, snapshot: Path) -> None:
     done = windtunnel("memory", snapshot.name, "--json", "--alloc-conf", "", "--memory-mib", "22")
+    assert conforms("memory", json.loads(done.stdout))
     rows = json.loads(done.stdout)["what_if"]["rows"]
     assert all(row["out_of_memory"] > 0 for row in rows)
 
@@ -133,7 +137,9 @@ def test_a_snapshot_that_differs_is_code_1(windtunnel, snapshot: Path) -> None:
     done = windtunnel("memory", snapshot.name)
     assert done.returncode == 1
     assert "first difference: event" in done.stdout
-    assert not json.loads(windtunnel("memory", snapshot.name, "--json").stdout)["agrees"]
+    result = json.loads(windtunnel("memory", snapshot.name, "--json").stdout)
+    assert conforms("memory", result)
+    assert not result["agrees"]
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,99 @@ def test_assert_no_findings_fails_at_its_line(pytester: pytest.Pytester) -> None
     result.stdout.fnmatch_lines(['>*assert_no_findings("host-sync")', "E *info host-sync test_it.py:15*"])
 
 
+SLOW = """
+def test_slow():
+    mask, x = torch.ones(256, 256), torch.ones(256, 256, device="cuda")
+    for _ in range(200):
+        x = torch.tanh(x) * mask.to("cuda")
+"""
+
+
+@pytest.mark.parametrize("option", ["correctness", "speed"])
+def test_what_only_costs_time_is_shown_by_request(pytester: pytest.Pytester, option: str) -> None:
+    arguments = [] if option == "correctness" else [f"--gpu-findings={option}"]
+    text = run(pytester, SLOW + "def test_race():\n    race()\n", *arguments, "--gpu-report=found.json").stdout.str()
+    assert "error unsynchronized-access" in text
+    assert ("warning repeated-copy" in text) == (option == "speed")
+    assert ("1 finding of speed, shown by --gpu-findings=speed" in text) == (option == "correctness")
+    codes = {finding["code"] for finding in json.loads(Path("found.json").read_text())["findings"]}
+    assert ("repeated-copy" in codes) == (option == "speed")
+
+
+def test_a_gate_holds_for_what_is_not_shown(pytester: pytest.Pytester) -> None:
+    run(pytester, SLOW, "--gpu-fail-on=repeated-copy").assert_outcomes(failed=1)
+
+
+def test_the_summary_takes_fifteen_lines(pytester: pytest.Pytester) -> None:
+    text = "".join(
+        f"""
+def test_{number}():
+    stream = torch.cuda.Stream()
+    x = torch.empty(100, device="cuda").normal_()
+    with torch.cuda.stream(stream):
+        x.sum()
+"""
+        for number in range(20)
+    )
+    lines = run(pytester, text, "-q").stdout.lines
+    begin = next(number for number, line in enumerate(lines) if line.startswith("windtunnel: 20 tests"))
+    end = next(number for number, line in enumerate(lines) if line.startswith("20 passed"))
+    assert end - begin == 15
+    assert lines[begin + 1] == "windtunnel found 20 errors:"
+    assert lines[end - 1] == "and 8 more; --gpu-report findings.md writes all of them"
+
+
+FAILING = """
+import pytest
+net = torch.nn.Linear(8, 8)
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+    @staticmethod
+    def backward(ctx, grad):
+        raise ValueError("of the program")
+
+@pytest.fixture
+def broken():
+    return torch.ones(3, device="cuda").numpy()
+
+def test_devices():
+    net(torch.ones(4, 8, device="cuda"))
+
+def test_memory():
+    torch.empty(1 << 40, device="cuda")
+
+def test_fixture(broken):
+    pass
+
+def test_function():
+    Twice.apply(torch.ones(3, device="cuda", requires_grad=True)).sum().backward()
+
+def test_chain():
+    try:
+        torch.ones(3, device="cuda").numpy()
+    except TypeError as error:
+        raise KeyError("no") from error
+"""
+
+
+def test_tracebacks_hold_none_of_our_frames(pytester: pytest.Pytester) -> None:
+    result = run(pytester, FAILING, "-p", "no:xdist")
+    text = result.stdout.str()
+    result.assert_outcomes(failed=4, errors=1)
+    assert "windtunnel/seam" not in text
+    assert "dispatch" not in text
+    result.stdout.fnmatch_lines([">*return F.linear(input, self.weight, self.bias)", "E *Expected all tensors*"])
+    result.stdout.fnmatch_lines(["*torch/nn/modules/linear.py:*: RuntimeError"])
+    result.stdout.fnmatch_lines(['>*torch.empty(1 << 40, device="cuda")', "E *CUDA out of memory*"])
+    result.stdout.fnmatch_lines(['>*raise ValueError("of the program")'])
+    result.stdout.fnmatch_lines(["*The above exception was the direct cause of the following exception:*"])
+    result.stdout.fnmatch_lines(["windtunnel: 4 tests on emulated GPUs*"])  # those that fail count too
+    assert "windtunnel/seam" in run(pytester, FAILING, "--full-trace", "-p", "no:xdist").stdout.str()
+
+
 def test_reports_hold_the_findings_of_all_workers(pytester: pytest.Pytester) -> None:
     text = "def test_one():\n    race()\n\ndef test_other():\n    race()\n"
     result = run(pytester, text, "-n2", "--gpu-report=found.sarif", "--gpu-report=found.md", "--gpu-report=found.json")

@@ -31,6 +31,18 @@ WRONG = {
     "a bad number of findings": (["run", "--fail-on", "host-sync=few", "-c", "1"], "number of incidents"),
     "an unknown report format": (["run", "--report", "x.foo", "-c", "1"], "no report format fits 'x.foo'"),
     "a report that is a folder": (["run", "--trace", ".", "-c", "1"], "is a folder"),
+    "a cluster without nodes": (
+        ["run", "--cluster", "8xH100", "-c", "1"],
+        "give nodes, GPUs of a node and their model",
+    ),
+    "a cluster of an unknown GPU": (["run", "--cluster", "2x8xH1000", "-c", "1"], "no GPU is called 'H1000'"),
+    "a cluster and GPUs": (["run", "--cluster", "2x8xH100", "--gpus", "2", "-c", "1"], "leave out --gpus"),
+    "a cluster and ranks": (
+        ["run", "--cluster", "2x8xH100", "--nproc-per-node", "2", "-c", "1"],
+        "leave out --gpus and torchrun's options",
+    ),
+    "a comparison without a cluster": (["run", "--check-fold", "2", "-c", "1"], "of a --cluster are compared"),
+    "a comparison of no number": (["run", "--cluster", "1x8xH100", "--check-fold", "x", "-c", "1"], "or all"),
     "a trace that is none": (["report", "junk"], "junk is not a windtunnel trace"),
     "a missing trace": (["report", "none.trace"], "none.trace: No such file"),
     "an unknown GPU to show": (["gpus", "X100"], "no GPU is called 'X100'"),

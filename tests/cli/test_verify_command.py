@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from helpers.schemas import conforms
 from windtunnel.cli import group
 from windtunnel.errors import UsageError
 from windtunnel.measure import present
@@ -58,6 +59,7 @@ def test_another_model_takes_another_time(windtunnel, tmp_path):
     (tmp_path / "train.py").write_text(PROGRAM)
     done = windtunnel("verify", "--stand-in", "V100", "--gpus", "P100", "--json", "train.py")
     found = json.loads(done.stdout)
+    assert conforms("verify", found)
     rows = {row["name"]: row["same"] for row in found["rows"]}
     assert (done.returncode, found["same"]) == (1, False)
     assert not rows["time in kernels, ns"]

@@ -35,10 +35,10 @@ def start(program, *options):
 
 
 def losses(processes, nodes=1):
-    """The training losses that they print, all together; the reports say that the network of several is not known."""
+    """The training losses that they print, all together; the reports name the network of several."""
     outputs = [process.communicate(timeout=300) for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), outputs
-    assert [f"{nodes} nodes are timed as one" in text for _, text in outputs] == [nodes > 1] * len(processes)
+    assert [f"{nodes} nodes, DGX-1" in text for _, text in outputs] == [nodes > 1] * len(processes)
     return re.findall(r"epoch \d/2  train_loss ([\d.]+)", "".join(text for both in outputs for text in both))
 
 

@@ -12,6 +12,9 @@ from pathlib import Path
 import click
 import pytest
 
+from helpers.nccl_table import TABLE
+from windtunnel import networks
+
 pytestmark = pytest.mark.long
 """It runs the pages' commands."""
 
@@ -20,11 +23,16 @@ DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "```console" in path.read_text(encoding="utf-8"))
 NOT_RUN = {
     r"\[options\]|^\.\.\.|^why |^ {8}rank": "a form or an output, no command",
+    r"^(verdict|step|network|ranks|job|dgx-h100) ": "an output",
+    r"^windtunnel run .*serve\.py": "tests/planning/test_serving.py",
+    r"--host-from": "tests/seam/test_host_work.py: it takes a program whose host has work of its own",
+    r"cluster\.trace": "tests/analysis/test_retime.py",
     r"^windtunnel (verify|calibrate)|--curves a100\.toml": "a real GPU, or what was measured on one",
     r"^windtunnel experiment [a-z-]+ --gpus \S+( --report \S+| --small)?$": "tests/experiments runs them all, in small",
     r"^windtunnel plan .*(--largest|8xA100)": "minutes; tests/planning",
     r"^python -m windtunnel.demo": "tests/cli/test_demo.py",
     r"^python examples/recovery/": "another environment; tests/ranks/test_recovery.py has loops of our own",
+    r"^python mend\.py": "tests/documentation/test_agents.py",
     r"^torchrun|--nnodes": "tests/documentation/test_many_machines.py",
     r"--fault .*train\.py|--nproc-per-node 2 train\.py": "tests/faults and tests/ranks",
     r"^(pip|jupyter|make) ": "an installation, a server, or a target, which is there (see below)",
@@ -72,6 +80,8 @@ def folder(tmp_path_factory):
         path.write_text(PROGRAM, encoding="utf-8")
     (toml,) = re.findall(r"```toml\n(.*?)```", (DOCS / "gpus.md").read_text(encoding="utf-8"), re.DOTALL)
     (here / "my.toml").write_text(toml, encoding="utf-8")
+    (here / "ours.toml").write_bytes((Path(networks.__file__).parent / "p5.toml").read_bytes())
+    (here / "nccl-tests.txt").write_text(TABLE.format(name="all_reduce_perf", other="pt02"), encoding="utf-8")
     made = "--trace v100.trace --report out.snapshot.pickle --report t.kineto.json.gz"
     assert bash(here, f"windtunnel run -q --gpus V100 {made} train.py").returncode == 0
     for name in ("snapshot.pickle", "memory.pickle"):
@@ -104,10 +114,10 @@ def test_commands_have_their_options(folder, monkeypatch):
         if words[0] == "windtunnel":
             command = importlib.import_module(f"windtunnel.cli.{words[1]}").command
             known = {name for option in command.params if isinstance(option, click.Option) for name in option.opts}
-            used = [word.partition("=")[0] for word in words[2:] if word.startswith("-")]
-            own = words[2:].index("train.py") if words[1] == "run" and "train.py" in words[2:] else len(used)
+            program = next((at for at, word in enumerate(words) if words[1] == "run" and word.endswith(".py")), None)
+            used = [word.partition("=")[0] for word in words[2:program] if word.startswith("-")]
             if words[1] not in ("smi", "verify") and "--" not in words:
-                assert [option for option in used[: own or None] if option not in known] == [], line
+                assert [option for option in used if option not in known] == [], line
         if words[0] == "pytest":
             assert all(word in plugin for word in words if word.startswith("--gpu")), line
         if words[0] == "make":

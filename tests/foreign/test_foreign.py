@@ -294,7 +294,7 @@ def test_a_short_fuzz_run_gets_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-m", "tools.fuzz", "--files", "8", "--seed", "11"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "104 files, 0 without an answer" in done.stdout
+    assert "128 files, 0 without an answer" in done.stdout
 
 
 def test_no_more_of_a_trace_is_unpacked_than_its_header_announces(

@@ -13,8 +13,8 @@ from windtunnel.trace.trace import Trace
         ((("what", "loop"), ("name", "jit_solve")), "jit_solve contains a loop"),
         ((("what", "shape"), ("name", "step"), ("assumed", 32)), "taken to be the batch size, 32"),
         ((("what", "program"), ("name", "old")), "old ran, but what it computes is not known"),
+        ((("what", "compile"), ("name", "Net")), "torch.compile compiled nothing: Net and all else ran eagerly"),
         ((("what", "backward"),), "derived from the forward pass"),
-        ((("what", "network"), ("assumed", 2)), "on 2 nodes, and what they exchange is timed as if they were on one"),
     ],
 )
 def test_a_gap_is_one_finding_that_names_it(detail, words):

@@ -163,3 +163,27 @@ def test_a_killed_kernel_leaves_nothing(tmp_path):
     assert not Path(folder).exists()
     assert not glob.glob(f"{tempfile.gettempdir()}/{Path(folder).name}*")
     assert not Path(f"/proc/{child}/exe").exists()
+
+
+def test_a_finding_has_its_cell_and_line_always(tmp_path):
+    """Under start() without the magics, below magics of cells and lines, in functions, and where `exec` runs text."""
+    started = (
+        "import torch, windtunnel\nsession = windtunnel.start('V100')",
+        LOOP,
+        "print(session.findings()[0].site)",
+    )
+    assert "Cell In[2], line 3" in notebooks.printed(notebooks.execute(tmp_path, *started)[2])
+    cells = {
+        "%%time\n" + LOOP: 4,
+        "%%timeit -n1 -r1\n" + LOOP: 4,
+        "%%capture\n" + LOOP: 4,
+        "%%prun -q\n" + LOOP: 4,
+        "1\n%time torch.ones(3, device='cuda').sum().item()": 2,
+        f"2\nexec('''{LOOP}''')": 2,
+        "def f():\n    " + LOOP.replace("\n", "\n    "): 4,
+    }
+    show = "%gpus"
+    made = notebooks.execute(tmp_path, "import torch\n%load_ext windtunnel\n%gpus V100", *cells, "%%time\nf()", show)
+    shown = notebooks.html(made[-1])
+    lines = set(re.findall(r"Cell In\[(\d+)\], line (\d+)", shown))
+    assert {(str(number), str(line)) for number, line in enumerate(cells.values(), 2)} == lines

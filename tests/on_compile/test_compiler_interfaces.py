@@ -138,6 +138,24 @@ def test_artifacts_of_the_cache_hold_nothing_of_an_emulated_gpu(session: Session
         torch.compiler.load_cache_artifacts(saved[0])
 
 
+def test_a_library_that_turns_caches_on_gets_no_kernels_of_another_run() -> None:
+    import torch._functorch.config
+    import torch._inductor.config
+
+    before = torch._inductor.config.fx_graph_cache, torch._functorch.config.enable_autograd_cache
+    seen = []
+    for no_data in (False, True):
+        torch._dynamo.reset()
+        with windtunnel.emulate("A100", no_data=no_data) as session:
+            torch._inductor.config.fx_graph_cache = torch._functorch.config.enable_autograd_cache = True
+            x = torch.ones(64, device="cuda", requires_grad=True)
+            torch.compile(lambda x: (x.sin() + 2).mean(-1))(x).backward()
+            seen.append([row.signature.name for row in session.trace if row.signature.name.startswith("triton_")])
+    assert seen[0]
+    assert seen[0] == seen[1]
+    assert (torch._inductor.config.fx_graph_cache, torch._functorch.config.enable_autograd_cache) == before
+
+
 def test_sizes_that_are_marked_are_compiled_once(session: Session) -> None:
     counter = CompileCounter()
     run = torch.compile(lambda x: (x * 2).sum(), backend=counter)

@@ -154,6 +154,13 @@ def test_do_bench_gives_the_modelled_time(session):
     assert in_graph <= measured
 
 
+def test_a_driver_that_a_library_makes_is_the_emulated_one(session):
+    from triton.backends.nvidia.driver import CudaDriver
+
+    assert CudaDriver.is_active()
+    assert CudaDriver().get_current_target().arch == triton.runtime.driver.active.get_current_target().arch
+
+
 def test_the_driver_says_which_gpu_it_is(session):
     active = triton.runtime.driver.active
     assert active.get_active_torch_device() == torch.device("cuda", 0)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from helpers.planning_rows import row
+from helpers.schemas import conforms
 from windtunnel.errors import UsageError
 from windtunnel.planning import formats
 from windtunnel.planning.page import chart, frontier
@@ -109,6 +110,7 @@ def test_a_plan_from_the_command_line_and_again_from_its_cache(tmp_path: Path) -
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr
     made = json.loads(done.stdout)
+    assert conforms("plan", made)
     found = {(one["gpus"], one["choices"]["--width"]): one for one in made["rows"]}
     assert found["A10", "64"]["status"] == found["RTX3090", "64"]["status"] == "fits"
     assert found["RTX3090", "64"]["how"] == "retimed from A10"

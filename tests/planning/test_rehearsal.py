@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from windtunnel.launch import Program, Result
-from windtunnel.planning.measurement import FAILED
+from windtunnel.planning.measurement import FAILED, REFUSED
 from windtunnel.planning.rehearsal import Job, _measured, rehearse
+from windtunnel.trace.operation import Note, Site
+from windtunnel.trace.trace import Trace
 
 AGENT = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
 RANKS = f"[rank1]: Traceback (most recent call last):\n[rank1]: ValueError: 3 heads\nRoot Cause\n{AGENT}\n=====\n"
@@ -25,6 +27,14 @@ RANKS = f"[rank1]: Traceback (most recent call last):\n[rank1]: ValueError: 3 he
 def test_a_program_that_failed_is_quoted_by_its_own_error(text: str, words: str) -> None:
     found = _measured(Job(Program("script", "train.py"), "A100"), 1, text, Result())
     assert (found.status, found.message) == (FAILED, f"it ended with 1: {words}")
+
+
+def test_a_program_that_was_to_be_compiled_and_was_not_is_refused() -> None:
+    trace = Trace()
+    trace.notes.append(Note("not-modelled", Site("train.py", 2), (("what", "compile"), ("cure", "pip install x"))))
+    found = _measured(Job(Program("script", "train.py"), "A100"), 0, "", Result(traces=[trace]))
+    assert found.status == REFUSED
+    assert "the uncompiled program's: pip install x; TORCH_COMPILE_DISABLE=1 plans" in found.message
 
 
 LAYOUT = """

@@ -204,6 +204,14 @@ def test_what_follows_from_a_cause_is_not_said_again():
     assert found(*ranks) == [("rank-ended", 9)]
 
 
+def test_ranks_of_which_none_makes_progress_are_told_where_a_thread_waits():
+    ranks = Told(0).waits(5), Told(1)
+    for rank in ranks:
+        rank.stuck, rank.working = ("train.py:12 load", "threading.py:3 wait", "train.py:12 load"), 1
+    assert found(*ranks) == [("rank-stuck", 12)]
+    assert found(ranks[0], Told(1)) == []
+
+
 def test_a_rank_that_is_stuck_is_named_with_its_stack():
     stuck = Told(1)
     stuck.stuck = ("train.py:12 load", "threading.py:3 wait", "train.py:12 load")

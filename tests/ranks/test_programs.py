@@ -91,3 +91,11 @@ def test_as_many_programs_are_valid_as_are_not():
     valid = sum(path.stem.endswith("_valid") for path in PROGRAMS)
     assert len(PROGRAMS) >= 40
     assert 0.4 <= valid / len(PROGRAMS) <= 0.6
+
+
+@pytest.mark.long
+def test_ranks_that_all_idle_are_told_once_where(server):
+    answer = ask(server, PROGRAMS[0].with_name("idle_on_the_host_valid.py"))
+    said = "no rank has given its GPU any work for 1 s, and none waits for another; rank 0 is at "
+    assert "".join(answer["output"].values()).count(said) == 1
+    assert answer["findings"] == []

@@ -1,14 +1,19 @@
-"""Stores that have served before: a rank waits for what rank 0 says anew, and not for ever."""
+"""Stores that have served before: a rank waits for what rank 0 says anew, and not for ever. Who can reach a store."""
 
 from __future__ import annotations
 
 import json
+import os
+import socket
+import sys
 import threading
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
+from windtunnel import agent, emulate
 from windtunnel.ranks.ledger import SUFFIX
 from windtunnel.seam.torch.distributed.watch import KEY, _said_by_first
 
@@ -31,3 +36,52 @@ def test_a_rank_gives_up_when_the_stores_timeout_is_over(stale):
     stale.set_timeout(timedelta(seconds=0.5))
     with pytest.raises(dist.DistStoreError, match=r"rank 1 waited 0.5 s for rank 0 .* dist.PrefixStore\(name, store\)"):
         _said_by_first(1, stale)
+
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc says where a process listens")
+
+
+def listening() -> dict[int, str]:
+    """The ports that this process listens on, with the hexadecimal address."""
+    links = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+    sockets = {os.readlink(link)[8:-1] for link in links if link.is_symlink() and "socket:" in os.readlink(link)}
+    found = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and words[9] in sockets:
+                address, _, port = words[1].partition(":")
+                found[int(port, 16)] = address
+    return found
+
+
+LOOPBACK = "0100007F"
+
+
+@on_linux
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
+@pytest.mark.parametrize("libuv", [True, False])
+def test_a_store_that_only_this_machine_can_find_listens_to_it_alone(name, libuv):
+    with emulate("A100"):
+        store = dist.TCPStore(name, 0, None, True, use_libuv=libuv)
+        assert listening()[store.port] == LOOPBACK
+        other = dist.TCPStore(name, store.port, is_master=False, use_libuv=libuv)
+        other.set("key", "value")
+        assert store.get("key") == b"value"
+        assert type(store) is dist.TCPStore
+
+
+@on_linux
+def test_a_store_of_a_port_that_others_may_know_is_pytorchs_own():
+    with emulate("A100"):
+        store = dist.TCPStore("localhost", agent.free_port(), 1, True)
+        assert set(listening()[store.port]) == {"0"}
+
+
+def test_a_port_in_use_is_refused_as_by_pytorch(monkeypatch):
+    monkeypatch.setattr("windtunnel.seam.torch.distributed.stores._is_local", lambda given, is_played: True)
+    with socket.socket() as taken, emulate("A100"):
+        taken.bind(("", 0))
+        taken.listen()
+        with pytest.raises(RuntimeError, match="EADDRINUSE"):
+            dist.TCPStore("localhost", taken.getsockname()[1], 1, True)

@@ -30,7 +30,7 @@ def test_it_is_never_longer_or_wider(training: Trace, count: int, width: int) ->
 
 def test_the_others_say_what_they_save(training: Trace) -> None:
     lines = brief.lines(summarize(training.trace, findings(4)), 80)
-    assert "also    code-2 train.py:2: would save 30 %" in lines
+    assert "also    saves 30 %: code-2 train.py:2" in lines
 
 
 @pytest.mark.parametrize("width", [60, 80])
@@ -48,8 +48,8 @@ def test_a_warning_does_not_explain_a_failure(training: Trace) -> None:
     lines = brief.lines(summarize(training.trace, findings(3)), 80)
     assert "the program failed (exit code 3)" in lines[0]
     assert "no finding explains it" in " ".join(lines[:2])
-    assert "also    code-1 train.py:1: would save 30 %" in lines
-    assert "        code-2 train.py:2: would save 30 %" in lines
+    assert "also    saves 30 %: code-1 train.py:1" in lines
+    assert "        saves 30 %: code-2 train.py:2" in lines
 
 
 @pytest.mark.parametrize("fact", [{"exit_code": 66, "refusal": "it cannot be emulated"}, {"exit_code": 130}])
@@ -57,7 +57,7 @@ def test_no_warning_is_lost_where_another_reason_is_the_headline(training: Trace
     training.trace.facts.update(fact)
     lines = brief.lines(summarize(training.trace, findings(3)), 80)
     assert not any(line.startswith("why     code") for line in lines)
-    assert "also    code-1 train.py:1: would save 30 %" in lines
+    assert "also    saves 30 %: code-1 train.py:1" in lines
 
 
 def test_each_process_of_a_job_is_judged_by_its_own_kernels(training: Trace) -> None:
@@ -67,3 +67,15 @@ def test_each_process_of_a_job_is_judged_by_its_own_kernels(training: Trace) -> 
     assert ("too short to judge" in lines[0]) == (kernels < 2_000)
     training.trace.facts["processes"] = 2 * kernels
     assert "too short to judge" in brief.lines(summarize(training.trace, []), 80)[0]
+
+
+def test_a_saving_is_never_cut(program):
+    program.kernel()
+    deep = Site("/a/very/" + "long/" * 20 + "path/train.py", 7)
+    findings = [
+        Finding("code-1", "warning", "m", "a", Site("train.py", 1), saved_share=0.5, saved_of="step"),
+        Finding("a-code", "warning", "m", "a", deep, saved_share=0.3, saved_of="step"),
+    ]
+    shown = brief.lines(summarize(program.trace, findings), 80)
+    assert any(line.startswith("also    saves 30 % of the step: a-code") for line in shown)
+    assert max(map(len, shown)) <= 80

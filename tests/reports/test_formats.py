@@ -11,8 +11,9 @@ from windtunnel import checks, reports
 from windtunnel.errors import UsageError
 from windtunnel.reports import html, md, text
 from windtunnel.reports import json as json_report
+from windtunnel.reports.parts.summary import summarize
 from windtunnel.trace.finding import Finding
-from windtunnel.trace.operation import Site
+from windtunnel.trace.operation import Note, Site
 from windtunnel.trace.units import join_units
 
 
@@ -109,16 +110,31 @@ def test_work_over_time_is_drawn(program):
     assert drawn[20] == " "
 
 
-def test_a_terminal_gets_what_costs_nothing_in_one_line(training):
-    rendered = text.render(training.trace, checks.run(training.trace), max_findings=5)
-    assert "notes (no measurable cost): host-sync train.py:20" in rendered
-    assert "little to gain here" not in rendered
+def test_a_terminal_gets_the_text_of_what_costs_nothing(training):
+    findings = checks.run(training.trace)
+    rendered = text.render(training.trace, findings, max_findings=5)
+    _, _, notes = rendered.partition("notes (no measurable cost):\n")
+    assert notes.startswith("  host-sync train.py:20: ")
+    said = " ".join(notes.split())
+    assert all(f"{one.message}; {one.advice}" in said for one in findings if one.severity == "info")
+    rendered = text.render(training.trace, [*findings, *[findings[-1]] * 9], max_findings=5)
+    assert "more notes" in rendered
+
+
+def test_a_program_that_torch_compile_did_not_compile_is_so_called_first(training):
+    plain = summarize(training.trace, []).verdict
+    detail = (("what", "compile"), ("name", "Net"), ("cure", 'pip install "triton"'))
+    training.trace.notes.append(Note("not-modelled", Site("train.py", 2), detail))
+    place, _, rest = plain.partition(": ")
+    compiled = summarize(training.trace, []).verdict
+    said = 'uncompiled: torch.compile compiled nothing here (pip install "triton"). '
+    assert compiled == f"{place}, {said}{rest[:1].upper()}{rest[1:]}"
 
 
 def test_json_has_the_documented_keys(training):
     findings = checks.run(training.trace)
     report = json.loads(json_report.render(training.trace, findings))
-    assert report["schema_version"] == 1
+    assert report["schema_version"] == 2
     assert report["emulated"] is True
     assert len(report["findings"]) == len(findings)
     first = report["findings"][0]
@@ -136,7 +152,7 @@ def test_markdown_escapes_what_the_program_named():
 def test_the_suffix_chooses_the_format_and_folders_are_made(training, tmp_path):
     target = tmp_path / "new" / "run.json"
     reports.write(target, training.trace, [])
-    assert json.loads(target.read_text())["schema_version"] == 1
+    assert json.loads(target.read_text())["schema_version"] == 2
 
 
 def test_an_unknown_suffix_names_the_known_ones(training, tmp_path):
@@ -155,7 +171,7 @@ def test_the_peak_says_how_sure_it_is(training):
     totals |= {"peak_band": 0.05, "peak_at_most_bytes": 5 << 20, "peak_unsure": "aten::topk"}
     sentence = "3.00 MiB allocated (modelled, ±5 %, at most 5.00 MiB if aten::topk takes more)"
     assert sentence in text.render(training.trace, [], width=200)
-    assert f"<td>{join_units(sentence)}, 4.00\N{NO-BREAK SPACE}MiB reserved" in html.render(training.trace, [])
+    assert f"{join_units(sentence)}, 4.00\N{NO-BREAK SPACE}MiB reserved" in html.render(training.trace, [])
     device = json.loads(json_report.render(training.trace, []))["devices"][0]
     assert device["peak_source"] == "modelled"
     assert (device["peak_band"], device["peak_at_most_bytes"], device["peak_unsure"]) == (0.05, 5 << 20, "aten::topk")

@@ -99,10 +99,13 @@ def test_the_timeline_holds_every_operation(program):
     program.kernel("a", ns=1000).kernel("b", ns=2000, stream=1).kernel("a", ns=3000)
     line = data_of(html.render(program.trace, []))["timeline"]
     assert [(lane["label"], lane["count"]) for lane in line["lanes"]] == [
+        ("host main thread", 2),
         ("cuda:0 stream 0", 2),
         ("cuda:0 stream 1", 1),
     ]
-    first = line["lanes"][0]
+    launches, first = line["lanes"][:2]
+    assert {line["classes"][line["whats"][what][0]] for what in unpacked(launches["whats"], 2)} == {"host launches"}
+    assert unpacked(launches["durations"], 2) == [5_000, 5_000]  # each until the next one
     assert unpacked(first["starts"], 2) == [0, 10_000]
     assert unpacked(first["durations"], 2) == [1000, 3000]
     assert [line["whats"][what][1] for what in unpacked(first["whats"], 2)] == ["a", "a"]
@@ -163,8 +166,64 @@ def test_a_run_of_waits_alone_has_a_timeline(program):
 def test_what_the_host_does_after_the_last_operation_is_left_out(program):
     program.kernel(ns=1_000).wait("cudaStreamSynchronize", line=3).host(10**13)
     lanes = data_of(html.render(program.trace, []))["timeline"]["lanes"]
-    assert [(lane["label"], lane["count"]) for lane in lanes] == [("host main thread", 1), ("cuda:0 stream 0", 1)]
-    assert [unpacked(lane["durations"], lane["count"]) for lane in lanes] == [[1_000], [1_000]]
+    assert [(lane["label"], lane["count"]) for lane in lanes] == [("host main thread", 2), ("cuda:0 stream 0", 1)]
+    host, device = (unpacked(lane["durations"], lane["count"]) for lane in lanes)
+    assert (host[-1], device) == (1_000, [1_000])
+
+
+SCRIPT = """
+x = x.to("cuda")
+loss = net(x)
+loss.backward()
+optimizer.step()
+"""
+
+
+def steps(program, tmp_path, count=4):
+    """Steps whose lines say which phase they are; each takes and gives back memory, most of it in its backward pass."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    program.trace.folder = str(tmp_path)
+    for number in range(1, count + 1):
+        program.copy("Memcpy HtoD (Pageable -> Device)", 1000, 2)
+        program.memory("alloc", 1, 1000, 3, "activation").kernel("aten::mm", ns=20_000, line=3)
+        program.memory("alloc", 2, 3000, 4, "temporary").kernel("aten::mm", ns=40_000, line=4)
+        program.memory("free_completed", 2, 3000, 4).memory("alloc", 3, 500, 5, "optimizer")
+        program.kernel("aten::_foreach_mul_", ns=10_000, line=5).wait("cudaDeviceSynchronize", line=5)
+        program.memory("free_completed", 1, 1000, 5).memory("free_completed", 3, 500, 5).step(number)
+
+
+def test_steps_and_phases_have_borders(program, tmp_path):
+    steps(program, tmp_path)
+    line = data_of(html.render(program.trace, []))["timeline"]
+    assert [number for _, number in line["steps"]] == [1, 2, 3, 4]
+    assert [name for _, _, name in line["phases"]] == 4 * ["data", "forward", "backward", "optimizer"]
+    lengths = {name: length for _, length, name in line["phases"]}
+    assert (lengths["forward"], lengths["backward"], lengths["optimizer"]) == (20_000, 40_000, 10_000)
+    assert line["step_ns"] == [line["steps"][0][0], line["steps"][2][0]]
+
+
+def test_without_a_backward_pass_nothing_is_a_phase(program):
+    program.kernel(line=3).kernel(line=4).step(1)
+    assert data_of(html.render(program.trace, []))["timeline"]["phases"] == []
+
+
+def test_memory_shows_a_steady_step_with_its_phases_and_peak(program, tmp_path):
+    steps(program, tmp_path)
+    program.trace.facts["devices"] = [{"memory_bytes": 10_000, "context_bytes": 2_000}]
+    (device,) = data_of(html.render(program.trace, []))["memory"]
+    step = device["step"]
+    assert step["number"] == 2
+    assert [border["words"] for border in step["borders"]] == ["forward", "backward", "optimizer"]
+    assert step["peak"] == {"at": 1, "size_bytes": 4000}
+    assert step["categories"]["temporary"] == [0, 3000, 0, 0, 0, 0]
+    assert device["capacity_bytes"] == 8_000
+
+
+def test_code_is_shown_without_its_common_indent(training, tmp_path):
+    (tmp_path / "train.py").write_text("".join(f"        line_{number} = 0\n" for number in range(1, 21)))
+    training.trace.folder = str(tmp_path)
+    page = html.render(training.trace, [Finding("host-sync", "warning", "m", "a", Site("train.py", 10))])
+    assert re.search(r'class="marked"><span class="number">   10</span>  line_10', page)
 
 
 def test_a_snapshot_has_no_figures_of_work(program):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from windtunnel import checks
+from windtunnel.reports import brief
 from windtunnel.reports.parts.summary import summarize
 
 
@@ -19,9 +20,23 @@ def test_totals_of_a_device(training):
 
 def test_busy_time_is_the_union_of_overlapping_streams(program):
     program.kernel(ns=100_000, stream=0).kernel(ns=10_000, stream=1)
-    device = summarize(program.trace, []).devices[0]
-    assert device.busy_ns == 100_000
-    assert device.busy_share == 1.0
+    summary = summarize(program.trace, [])
+    assert summary.timing.splits[0].busy_ns == 100_000
+    assert summary.devices[0].busy_share == 1.0
+
+
+def test_busy_and_what_limits_it_are_shares_of_the_same_steps(program):
+    program.kernel(ns=10_000_000).step(0)  # a long start that no share is of
+    for number in range(1, 5):
+        program.kernel(ns=30_000).step(number)
+    summary = summarize(program.trace, [])
+    split, device = summary.timing.splits[0], summary.devices[0]
+    assert device.busy_share == split.busy_ns / split.window_ns
+    gaps = split.causes["wait"] + split.causes["input"] + split.causes["first use"]
+    assert split.busy_ns <= split.window_ns - gaps
+    shown = dict(brief.figures(summary))
+    assert shown["busy"].endswith(" of the steps")
+    assert shown["limit"].endswith(" of the steps")
 
 
 def test_the_verdict_names_the_worst_finding(training):

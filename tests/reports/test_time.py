@@ -7,7 +7,7 @@ import json
 from windtunnel.reports import json as json_report
 from windtunnel.reports.parts import time as _time
 from windtunnel.reports.text import render
-from windtunnel.trace.operation import Kind
+from windtunnel.trace.operation import Kind, Lane
 
 PEAKS = {"fp32": 15.7e12, "fp16": 125e12}
 
@@ -29,7 +29,7 @@ def test_a_step_ends_when_the_device_has_done_it_and_the_first_is_left_out(train
 def test_the_causes_make_up_the_window(training):
     (split,) = _time.measure(training.trace).splits
     assert sum(split.causes.values()) == split.window_ns
-    assert split.causes["memory"] + split.causes["compute"] + split.causes["launch"] > 0.3 * split.window_ns
+    assert sum(split.causes[cause] for cause in _time.BUSY) == split.busy_ns > 0.3 * split.window_ns
     assert split.causes["wait"] > 0
 
 
@@ -51,7 +51,7 @@ def test_a_recurrent_layers_steps_are_small_kernels(program):
     facts(program)
     program.kernel("aten::_cudnn_rnn", ns=1_000_000, shapes=((64, 64),), dtypes=("float32",), flops=10**7)
     (split,) = _time.measure(program.trace).splits
-    assert split.causes["launch"] == 1_000_000
+    assert split.causes["small kernels"] == 1_000_000
 
 
 def test_tensor_cores_need_their_types(program):
@@ -63,9 +63,9 @@ def test_tensor_cores_need_their_types(program):
 
 
 def test_copies_behind_kernels_are_hidden():
-    busy = list(_time._union([(0, 100), (50, 200), (300, 400)]))
+    busy = list(_time.union([(0, 100), (50, 200), (300, 400)]))
     assert busy == [(0, 200), (300, 400)]
-    assert _time._overlap([(150, 350)], busy) == 100
+    assert _time.overlap([(150, 350)], busy) == 100
 
 
 def test_what_is_done_once_is_named_apart(program):
@@ -98,3 +98,20 @@ def test_text_and_json_say_the_step_the_split_and_the_operators(training):
     assert report["timing"]["steps"] == 10
     assert set(report["timing"]["devices"][0]["causes"]) == set(_time.CAUSES)
     assert report["timing"]["operators"][0]["name"] == "aten::addmm"
+
+
+def test_every_process_has_shares_of_the_first_ones_steps(program):
+    facts(program)
+    program.trace.facts["gpus"] *= 2
+    for number in range(4):
+        program.kernel("aten::mm", ns=500_000, shapes=((4096,),), dtypes=("float32",), flops=10**9).step(number)
+    rows = list(program.trace.rows)
+    for row in rows:  # another process, whose device did the same
+        if row[0] != Kind.STEP:
+            lane = program.trace.lanes.number(Lane(1, 0, 1))
+            program.trace.rows.append((row[0], lane, *row[2:]))
+    first, second = _time.measure(program.trace).splits
+    assert (first.device, second.device) == (0, 1)
+    assert first.window_ns == second.window_ns
+    assert first.busy_ns == second.busy_ns > 0
+    assert first.causes == second.causes

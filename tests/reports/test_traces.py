@@ -20,6 +20,7 @@ from windtunnel.reports.parts.summary import summarize
 from windtunnel.session import build_machine
 from windtunnel.trace import kineto as trace_kineto
 from windtunnel.trace.finding import Finding
+from windtunnel.trace.operation import Site
 from windtunnel.trace.trace import Trace
 
 
@@ -251,6 +252,31 @@ def test_sarif_carries_the_page_of_each_check(training):
     assert rule["fullDescription"]["text"] == "Lines at which the host waits for a device."
 
 
+def test_sarif_carries_edits_as_fixes(training, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import torch\n\ny = x.sum()\n")
+    training.trace.folder = str(tmp_path)
+    found = [Finding(code, "error", "early", "wait", Site("train.py", 3)) for code in ("stale-read", "freed-in-use")]
+    mended, other = json.loads(sarif.render(training.trace, found))["runs"][0]["results"]
+    ((change,),) = (fix["artifactChanges"] for fix in mended["fixes"])
+    assert change["artifactLocation"] == {"uri": "train.py"}
+    (replacement,) = change["replacements"]
+    assert replacement["deletedRegion"] == {"startLine": 3, "startColumn": 1, "endLine": 3, "endColumn": 1}
+    assert replacement["insertedContent"] == {"text": "torch.cuda.synchronize()\n"}
+    assert "fixes" not in other
+
+
+def test_sarif_links_to_pages_where_their_address_is_known(training, monkeypatch):
+    finding = Finding("host-sync", "warning", "waits", "wait less")
+    known = {"Repository": "https://a.example/b", "Documentation": "https://a.example/b/docs/index.md"}
+    for addresses, uri in (({}, None), (known, "https://a.example/b/docs/checks/host-sync.md")):
+        monkeypatch.setattr("windtunnel.version.addresses", lambda addresses=addresses: addresses)
+        monkeypatch.setattr("windtunnel.reports.sarif.addresses", lambda addresses=addresses: addresses)
+        driver = json.loads(sarif.render(training.trace, [finding]))["runs"][0]["tool"]["driver"]
+        assert driver["rules"][0].get("helpUri") == uri
+        assert driver.get("informationUri") == addresses.get("Repository")
+
+
 def test_sarif_finds_a_place_for_what_has_no_line(program):
     finding = Finding("near-full-memory", "warning", "full", "take less")
     (run,) = json.loads(sarif.render(program.trace, [finding]))["runs"]
@@ -261,6 +287,20 @@ def test_sarif_finds_a_place_for_what_has_no_line(program):
     (run,) = json.loads(sarif.render(program.trace, [finding]))["runs"]
     place = run["results"][0]["locations"][0]["physicalLocation"]
     assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("train.py", 1)
+
+
+@pytest.mark.parametrize("file", ["<string>", "<stdin>", "Cell In[3]"])
+def test_sarif_places_nothing_in_what_is_no_file(program, file):
+    """scorecard-action#1149: GitHub refuses, or cannot show, a result whose place is no file."""
+    finding = Finding("host-sync", "warning", "waits", "wait less", Site(file, 3), other=Site(file, 4))
+    (run,) = json.loads(sarif.render(program.trace, [finding]))["runs"]
+    assert run["results"] == []
+    (notice,) = run["invocations"][0]["toolExecutionNotifications"]
+    assert notice["message"]["text"].startswith(str(Site(file, 3)))
+    program.trace.facts["program"] = "train.py"
+    (result,) = json.loads(sarif.render(program.trace, [finding]))["runs"][0]["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "train.py"
+    assert "relatedLocations" not in result
 
 
 def test_sarif_paths_are_uris(program, tmp_path, monkeypatch):

@@ -40,7 +40,20 @@ def test_compile_runs_eagerly_and_says_so_once(session: Session) -> None:
     assert double(torch.ones(1, device="cuda")).item() == 2
     found = [finding for finding in session.findings() if finding.code == "not-modelled"]
     assert [finding.severity for finding in found] == ["info"]
-    assert "torch.compile ran Sequential" in found[0].message
+    assert "torch.compile compiled nothing: Sequential" in found[0].message
+    assert 'pip install "triton>=' in found[0].advice
+
+
+@pytest.mark.parametrize("options", [{"backend": "eager"}, {"disable": True}])
+def test_what_compiles_nothing_on_a_gpu_either_is_no_gap(session: Session, options: dict[str, Any]) -> None:
+    torch.compile(model(), **options)(torch.ones(2, 3, device="cuda"))
+    assert not [finding for finding in session.findings() if finding.code == "not-modelled"]
+
+
+def test_a_program_that_is_to_run_uncompiled_is_no_gap(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
+    torch.compile(model())(torch.ones(2, 3, device="cuda"))
+    assert not [finding for finding in session.findings() if finding.code == "not-modelled"]
 
 
 def test_a_compiled_model_has_the_names_of_one(session: Session) -> None:

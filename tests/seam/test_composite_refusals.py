@@ -171,6 +171,7 @@ DROPOUT = {
     f"p of {p}": partial(lambda make, p: torch.dropout(make(4, 4), p, True), p=p) for p in (-0.1, 1.5, float("nan"))
 } | {"of nothing": lambda m: torch.dropout(m(0), 2.0, True), "evaluating": lambda m: torch.dropout(m(4), 2.0, False)}
 
+aten = torch.ops.aten
 CASES: dict[str, dict[str, Case]] = {
     "scaled_dot_product_attention": ATTENTION,
     "MultiheadAttention": HEADS,
@@ -178,6 +179,21 @@ CASES: dict[str, dict[str, Case]] = {
     "gru": recurrent(nn.GRU),
     "rnn_tanh": recurrent(nn.RNN),
     "rnn_relu": recurrent(partial(nn.RNN, nonlinearity="relu")),  # type: ignore[arg-type]
+    **{
+        f"{name}_cell": {
+            "narrow input": lambda m, step=step, n=n: step(m(3, 4), m(n * 7, 5), m(n * 7, 7), [m(3, 7), m(3, 7)]),
+            "other batch": lambda m, step=step, n=n: step(m(3, 5), m(n * 7, 5), m(n * 7, 7), [m(2, 7), m(3, 7)]),
+            "narrow state": lambda m, step=step, n=n: step(m(3, 5), m(n * 7, 5), m(n * 7, 7), [m(3, 6), m(3, 6)]),
+        }
+        for name, n, step in (
+            ("lstm", 4, lambda x, a, b, h: torch.lstm_cell(x, h, a, b)),
+            ("gru", 3, lambda x, a, b, h: torch.gru_cell(x, h[0], a, b)),
+        )
+    },
+    "value_selecting_reduction_backward": {
+        "beyond": lambda m: aten.value_selecting_reduction_backward(m(3), 5, m(3, dtype=LONG), [3, 4], False),
+        "floating": lambda m: aten.value_selecting_reduction_backward(m(3), 1, m(3), [3, 4], False),
+    },
     "ctc_loss": ctc(),
     "dropout": DROPOUT,
     "group_norm": every(

@@ -108,3 +108,25 @@ def test_an_operator_with_a_gradient_of_cudas_own_has_it(session: Session, devic
     assert x.grad.tolist() == expected
     with torch.inference_mode():
         assert torch._test_autograd_multiple_dispatch(x).device == x.device
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.sgn,
+        lambda x: x.repeat(0),
+        lambda x: torch.normal(x, 1.0) * 0 + x.sgn(),
+        lambda x: (x * 2).sgn(),
+        lambda x: torch.copysign(torch.ones_like(x), x),
+    ],
+)
+@pytest.mark.parametrize("device", DEVICES)
+def test_zeros_that_autograd_makes_lie_where_their_tensor_does(
+    session: Session, device: str, function: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    """Autograd's formulas make zeros of sizes and options alone: they name no device."""
+    x = leaf(device)
+    function(x).sum().backward()
+    assert x.grad.device == torch.device(device)
+    assert (x.grad + 1).device == torch.device(device)  # a zero tensor would lose it
+    assert (x.grad + 1).tolist() == [1, 1]

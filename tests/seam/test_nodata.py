@@ -78,9 +78,8 @@ def test_reading_a_value_names_the_line() -> None:
         for read in (lambda: drawn.sum().item(), drawn.tolist, drawn.cpu, lambda: bool(x.long()[0] > 0)):
             with pytest.raises(UnsupportedError, match=r"test_nodata.py:\d+, and a rehearsal without data has none"):
                 read()
-        for shaped in (lambda: torch.unique(x), lambda: x.long().bincount()):
-            with pytest.raises(UnsupportedError, match=r"decides a shape by values at .*: keep the shape"):
-                shaped()
+        with pytest.raises(UnsupportedError, match=r"decides a shape by values at .*: keep the shape"):
+            torch.unique(x)
         assert "size=(3,)" in repr(x)
 
 
@@ -117,15 +116,45 @@ def test_it_does_not_go_with_measured_host_time() -> None:
 
 
 @pytest.mark.parametrize("ask", [torch.equal, torch.allclose])
-def test_a_truth_of_values_is_asked_for_or_given(ask: Callable[[torch.Tensor, torch.Tensor], bool]) -> None:
-    with windtunnel.emulate("A100", no_data=True):
-        x = torch.ones(3, device="cuda")
-        with pytest.raises(UnsupportedError, match="reads values"):
-            ask(x, x)
+def test_tensors_that_are_compared_are_alike(ask: Callable[[torch.Tensor, torch.Tensor], bool]) -> None:
+    with windtunnel.emulate("A100", no_data=True) as session:
+        x = torch.randn(3, device="cuda")
+        assert ask(x, x * 2)
+        torch.testing.assert_close(x, x * 2)
+        assert not torch.equal(x, x[:2])
         assert ask(torch.ones(2), torch.ones(2))
+    assert sorted(message for message, _ in assumed(session)) == [
+        "assumed: the tensors that `torch.equal` or `allclose` compares are alike",
+        "assumed: what a library looked at = True, what is compared is close",
+    ]
     with windtunnel.emulate("A100", no_data=True, assume=0):
         x = torch.ones(3, device="cuda")
         assert not ask(x, x)
+
+
+def test_known_integers_are_compared() -> None:
+    with windtunnel.emulate("A100", no_data=True) as session:
+        tokens = torch.tensor([1, 5, 2], device="cuda")
+        assert torch.equal(tokens, torch.tensor([1, 5, 2], device="cuda"))
+        assert not torch.equal(tokens, tokens + 1)
+    assert not assumed(session)
+
+
+def test_bincount_has_the_size_that_is_named() -> None:
+    with windtunnel.emulate("A100", no_data=True) as session:
+        experts = torch.randint(0, 8, (64,), device="cuda")
+        assert torch.bincount(experts, minlength=8).shape == (8,)
+        weights = torch.randn(64, device="cuda")
+        assert torch.bincount(experts, weights, minlength=8).dtype is torch.float32
+        known = torch.tensor([1, 5, 2], device="cuda")
+        assert torch.bincount(known).tolist() == [0, 1, 1, 0, 0, 1]
+        assert torch.bincount(known, minlength=8).shape == (8,)
+        chosen = torch.topk(torch.randn(8, 4, device="cuda"), 2).indices
+        assert torch.bincount(chosen.flatten(), minlength=4).tolist() == [4, 4, 4, 4]
+        with pytest.raises(UnsupportedError, match=r"decides a shape by values at .*: give `minlength`"):
+            experts.bincount()
+    messages = [message for message, _ in assumed(session)]
+    assert "assumed: no value that `torch.bincount` counts reaches its `minlength` = 8" in messages
 
 
 def test_what_composites_make_goes_where_their_inputs_are() -> None:

@@ -9,6 +9,7 @@ import pytest
 from windtunnel.errors import FileFormatError
 from windtunnel.trace import journal
 from windtunnel.trace.operation import Kind, Lane, Note, Signature, Site
+from windtunnel.trace.rows import WIDTH
 from windtunnel.trace.trace import Trace
 
 
@@ -29,12 +30,12 @@ def written(tmp_path: Path) -> tuple[Trace, Path, list[int]]:
     for first in (0, 4200, 4201):
         for number in range(first, {0: 4200, 4200: 4201, 4201: 4300}[first]):
             add(trace, number)
-        data += pages.new()
+        data += b"".join(pages.new())
         sizes.append(len(data))
     trace.notes.append(Note("device-assert", Site("a.py", 3), (("what", "x"),)))
     trace.memory.append((0, 0, 0, 512, 512, 7, 1, 0))
     trace.facts["rank"] = 3
-    path.write_bytes(data + pages.last())
+    path.write_bytes(data + b"".join(pages.last()))
     return trace, path, sizes
 
 
@@ -60,8 +61,20 @@ def test_what_was_cut_off_reads_up_to_the_last_whole_page(written: tuple[Trace, 
 def test_rows_after_the_end_undo_the_end(written: tuple[Trace, Path, list[int]]) -> None:
     trace, path, _ = written
     pages = journal.Pages(trace)
-    path.write_bytes(path.read_bytes() + pages.new())
+    path.write_bytes(path.read_bytes() + b"".join(pages.new()))
     assert not journal.read(path)[1]
+
+
+def test_a_second_end_has_the_memory_anew(written: tuple[Trace, Path, list[int]], monkeypatch) -> None:
+    trace, path, _ = written
+    monkeypatch.setattr("windtunnel.trace.rows.BLOCK", 2 * WIDTH)
+    for number in range(5):
+        trace.memory.append((1, 0, 0, 512 * number, 512, 9, 1, 0))
+    trace.memory.put(0, 7, 3)
+    path.write_bytes(path.read_bytes() + b"".join(journal.Pages(trace).last()))
+    found, whole = journal.read(path)
+    assert whole
+    assert list(found.memory) == list(trace.memory)
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@
 Nothing of what the files held is used, so that the same tables give the same files, byte for byte. The order: kernels
 that were timed one by one (products, memory-bound kernels, attention, transforms, decompositions), what is known
 from whole models (curves and shares of Lambda's and NVIDIA's programs, then those of timm's, eager and compiled, then
-the former again on these), bands, collectives, and last what real GPUs took beside all that (`calibrate_neighbours`).
+the former again on these), bands, collectives in a node and between nodes, and last what real GPUs took beside all that
+(`calibrate_neighbours`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tools.calibration import (
     calibrate_cost,
     calibrate_images,
     calibrate_neighbours,
+    calibrate_network,
     calibrate_products,
     calibrate_published,
     calibrate_streams,
@@ -42,6 +44,7 @@ PARTS: dict[str, ModuleType] = {
     "compiled": calibrate_compiled,
     "bands": calibrate_bands,
     "collectives": calibrate_collectives,
+    "network": calibrate_network,
     "neighbours": calibrate_neighbours,
     "sustained": calibrate_sustained,
 }
@@ -78,6 +81,7 @@ def calibrate() -> None:
         "compiled image models": lambda: calibrate_compiled.show_left_out(found[0]),
         "bands": lambda: calibrate_bands.calibrate(found[0]),
         "collectives": calibrate_collectives.calibrate,
+        "collectives between nodes": calibrate_network.calibrate,
         "measured kernels, each left out": calibrate_neighbours.calibrate,
         "trainings that hold their load": calibrate_sustained.calibrate,
     }

@@ -3,6 +3,7 @@
     python -m tools.differential operators [--refusals]    # PyTorch's databases, and random programs
     python -m tools.differential compiled                  # random functions, compiled and not
     python -m tools.differential kernels                   # random Triton kernels, with a fault and without
+    python -m tools.differential cuda                      # random CUDA C++ kernels, with a fault and without
     python -m tools.differential nodata                    # random trainings, with data and without
     python -m tools.differential trainer                   # the Trainer beside a handwritten loop
 
@@ -18,6 +19,7 @@ WHAT = {
     "operators": "tools.differential.database",
     "compiled": "tools.differential.compiled",
     "kernels": "tools.differential.kernels",
+    "cuda": "tools.differential.cuda",
     "nodata": "tools.differential.nodata",
     "trainer": "tools.differential.trainer.command",
 }

@@ -42,6 +42,8 @@ IN_WHEEL = (
     "windtunnel/reports/templates/report.css",
     "windtunnel/experiments/data/boston.csv",
     "windtunnel/programs/housing_data_parallel.py",
+    "windtunnel/pages/command-line.md",
+    "windtunnel/pages/SKILL.md",
 )
 
 
@@ -56,6 +58,8 @@ class Use(NamedTuple):
 WITHOUT_TORCH = (
     Use(("windtunnel", "--help"), r"Run PROGRAM, unchanged"),
     Use(("windtunnel", "gpus"), r"V100-SXM2-16GB"),
+    Use(("windtunnel", "explain", "skill"), r"^name: windtunnel$"),
+    Use(("windtunnel", "explain", "plan"), r"^# Plans"),
     Use(("windtunnel", "smi", "--gpus", "H100", "-L"), r"^GPU 0: NVIDIA H100"),
     Use(("windtunnel", "experiment", "matmul"), r"^windtunnel: PyTorch is not installed: pip install \S+$", 2),
     Use(("windtunnel", "run", "first.py"), r"^windtunnel: PyTorch is not installed: pip install \S+$", 2),

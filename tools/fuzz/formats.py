@@ -51,6 +51,15 @@ trainer = Trainer(2, 0, progress=False, checkpoint=sys.argv[1])
 trainer.fit(model, Tensors(x, x.sum(1, keepdim=True), batch_size=4), loss=torch.nn.MSELoss(),
             optimizer=torch.optim.Adam(model.parameters()))
 """
+NCCL_TESTS = """# nThread 1 nGpus 1 minBytes 8 maxBytes 1048576 step: 2(factor)
+# Collective test starting: all_reduce_perf
+# Using devices
+#  Rank  0 Group  0 Pid 1 on host0 device  0 [0x10] NVIDIA H100 80GB HBM3
+#  Rank  1 Group  0 Pid 2 on host1 device  0 [0x10] NVIDIA H100 80GB HBM3
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+           8             2     float     sum      -1    20.00    0.00    0.00      0    20.10    0.00    0.00      0
+     1048576        262144     float     sum      -1    61.00   17.19   17.19      0    61.30   17.11   17.11      0
+"""
 CURVES = """gpu = "V100-SXM2-16GB"
 generation = "volta"
 
@@ -119,8 +128,9 @@ class Seeds:
         checkpoint = next(path for path in sorted((folder / "logs").rglob("*")) if (path / "state.json").is_file())
         shutil.copytree(checkpoint, folder / "checkpoint")
         import windtunnel.gpus
+        import windtunnel.networks
 
-        models = Path(windtunnel.gpus.__file__).parent
+        models, networks = Path(windtunnel.gpus.__file__).parent, Path(windtunnel.networks.__file__).parent
         snapshot = (folder / "out.snapshot.pickle").read_bytes()
         self.checkpoint = folder / "checkpoint"
         self._files = {
@@ -131,7 +141,10 @@ class Seeds:
             "kineto": [(folder / "out.kineto.json").read_bytes()],
             "report": [(folder / "out.json").read_bytes()],
             "curves": [CURVES.encode()],
+            "host": [(models.parent / "hosts" / f"{name}.toml").read_bytes() for name in ("laptop", "h200-vm")],
             "gpu": [(models / f"{name}.toml").read_bytes() for name in ("T4", "H100-NVL-94GB")],
+            "network": [(networks / f"{name}.toml").read_bytes() for name in ("p5", "gb200-nvl72")],
+            "nccl-tests": [NCCL_TESTS.encode()],
             "settings": [SETTINGS.encode()],
             "state": [(self.checkpoint / "state.json").read_bytes()],
             "flight-recorder": dumps(folder),
@@ -149,7 +162,7 @@ def journal_of(path: Path) -> bytes:
     from windtunnel.trace import journal
     from windtunnel.trace.trace import Trace
 
-    return journal.MAGIC + journal.Pages(Trace.load(path)).last()
+    return journal.MAGIC + b"".join(journal.Pages(Trace.load(path)).last())
 
 
 # ---------------------------------------------------------------------- who reads
@@ -249,6 +262,16 @@ def _curves(file: Path) -> None:
         (x @ x).sum().item()
 
 
+def _host(file: Path) -> None:
+    import torch
+
+    import windtunnel
+
+    with windtunnel.emulate("1xV100", host=str(file)):
+        x = torch.ones(64, 64, device="cuda")
+        (x @ x).sum().item()
+
+
 def _gpu(file: Path) -> None:
     import torch
 
@@ -257,6 +280,16 @@ def _gpu(file: Path) -> None:
     with windtunnel.emulate(f"1x{file}"), contextlib.suppress(torch.OutOfMemoryError):  # the card may be tiny
         x = torch.ones(64, 64, device="cuda")
         (x @ x).sum().item()
+
+
+def _network(file: Path) -> None:
+    from windtunnel import gpus, networks
+    from windtunnel.cost.model import CostModel
+
+    gpu = gpus.find("H100")
+    model = CostModel(gpu, network=networks.find(str(file), gpu.key))
+    for name in ("all_reduce", "all_gather", "alltoall", "send 0->8"):
+        model.collective_ns(name, 1 << 20, 16, networks.Spread(16, 2))
 
 
 def _settings(file: Path) -> None:
@@ -372,7 +405,10 @@ FORMATS = {
         ),
         Format("report", "x.json", commands("compare FILE FILE"), json.loads, _json),
         Format("curves", "x.toml", answered(_curves), _from_toml, _toml, modules=("cost/measured.py",)),
+        Format("host", "x.toml", answered(_host), _from_toml, _toml, modules=("hosts/host.py",)),
         Format("gpu", "x.toml", answered(_gpu), _from_toml, _toml, modules=("gpus/files.py",)),
+        Format("network", "x.toml", answered(_network), _from_toml, _toml, modules=("networks/network.py",)),
+        Format("nccl-tests", "x.txt", answered(_network), modules=("networks/nccl_tests.py",)),
         Format("settings", "x.toml", _settings, _from_toml, _toml, modules=("settings.py",)),
         Format("state", "x.json", _checkpoint("state.json"), json.loads, _json),
         Format("tensors", "x.safetensors", _checkpoint("")),

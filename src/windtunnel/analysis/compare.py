@@ -9,9 +9,10 @@ from pathlib import Path
 from statistics import median
 
 from windtunnel import foreign
-from windtunnel.errors import FileFormatError
+from windtunnel.errors import FileFormatError, UsageError
 from windtunnel.trace.operation import Kind
 from windtunnel.trace.plain import Json
+from windtunnel.trace.schema import HostWorkRecord
 from windtunnel.trace.trace import Trace
 
 ON_DEVICE = frozenset({Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE})
@@ -93,6 +94,26 @@ def load(path: str | Path) -> Numbers:
         raise FileFormatError(
             f"{path} is not a report of windtunnel ({error}): write one with `windtunnel run --report out.json`"
         ) from error
+
+
+def host_work(path: str) -> Json:
+    """What a JSON report of a run with data says of the host's own work.
+
+    Raises:
+        FileFormatError: it is no such report.
+        UsageError: it cannot be read, or says nothing of it.
+    """
+    try:
+        report = foreign.from_json(foreign.read_bytes(path), path, "a report of windtunnel")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    found = report.get("host") if isinstance(report, dict) else None
+    if found is None:
+        raise UsageError(
+            f"{path} says nothing of the host's own work: write it by `windtunnel run --report run.json`, with data; "
+            "work of less than 1 ms and 5 % of a step is left out"
+        )
+    return dict(foreign.typed(found, HostWorkRecord, path, "says nothing that can be read of the host's own work"))
 
 
 def measure(trace: Trace) -> Numbers:

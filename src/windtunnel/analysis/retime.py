@@ -18,8 +18,10 @@ from windtunnel.cost.sustained import Sustained
 from windtunnel.errors import FileFormatError, UsageError
 from windtunnel.gpus import from_description, versions
 from windtunnel.gpus.gpu import Gpu
-from windtunnel.machine.launches import MARKED
+from windtunnel.machine.launches import MARKED, network_band
 from windtunnel.machine.occupancy import FULL, Occupancy
+from windtunnel.networks import Network, Spread
+from windtunnel.networks import from_description as from_network
 from windtunnel.operators.classes import is_generated
 from windtunnel.trace.operation import Kind, Lane, Signature
 from windtunnel.trace.plain import Json
@@ -29,24 +31,30 @@ from windtunnel.trace.trace import Trace
 ON_DEVICE = frozenset({Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE})
 
 
-def retime(trace: Trace, models: Sequence[Gpu]) -> Trace:
-    """The trace as it would be on `models`: one GPU model for all devices, or one each.
+def retime(trace: Trace, models: Sequence[Gpu] = (), network: Network | None = None) -> Trace:
+    """The trace as it would be on `models`: one GPU model for all devices, or one each; without any, on those it is of.
+
+    `network` connects its nodes; by default what did when the trace was made.
 
     Raises:
         UsageError: there are neither one nor as many models as the trace has devices.
         FileFormatError: the trace does not say which GPUs it is of.
     """
     before = gpus_of(trace)
+    models = models or before
     if len(models) not in (1, len(before)):
         many = "" if len(before) == 1 else f" for all of them, or {len(before)}"
         devices = "1 device" if len(before) == 1 else f"{len(before)} devices"
         raise UsageError(f"the trace has {devices} and {len(models)} GPUs were given: give one GPU{many}")
     after = [models[0]] * len(before) if len(models) == 1 else list(models)
     cuda = _cuda_version(trace, tuple(after))
-    run = Retiming(trace, before, after, cuda)
+    run = Retiming(trace, before, after, cuda, network)
     for row in trace.rows:
         run.take(row)
     run.out.facts = _facts(trace, before, after, cuda, run.band())
+    if int(trace.facts.get("nodes", 1)) > 1:
+        given = {"network": network.describe(), "network_assumed": False} if network else {}
+        run.out.facts |= given | {"network_band": network_band(run.out, run.new)}
     run.out.sources = trace.sources
     return run.out
 
@@ -77,6 +85,12 @@ def gpus_of(trace: Trace) -> list[Gpu]:
             "the trace does not say which GPUs it was made on, so its times cannot be compared: write it with "
             "`windtunnel run --trace`"
         ) from error
+
+
+def network_of(trace: Trace) -> Network | None:
+    """What connected the nodes of a trace; None where it was made on one."""
+    facts = trace.facts.get("network")
+    return from_network(facts) if facts else None
 
 
 def _facts(trace: Trace, before: list[Gpu], after: list[Gpu], cuda: versions.Version, band: float | None) -> Json:
@@ -143,8 +157,8 @@ class _Price(NamedTuple):
 
 def _price(kind: Kind, old: CostModel, new: CostModel, device: int, signature: Signature, size_bytes: int) -> _Price:
     if kind == Kind.COLLECTIVE:
-        ranks = int(dict(signature.detail).get("ranks", 1))
-        before, after = (model.collective_ns(signature.name, size_bytes, ranks) for model in (old, new))
+        spread = Spread.of_detail(signature.detail)
+        before, after = (model.collective_ns(signature.name, size_bytes, spread.ranks, spread) for model in (old, new))
         return _Price(after / before)
     if kind == Kind.COPY:
         source = -1 if "HtoD" in signature.name else device
@@ -166,11 +180,19 @@ class Retiming:
     the device is multiplied, and how long after the one before it on its stream it begins at the earliest.
     """
 
-    def __init__(self, trace: Trace, before: list[Gpu], after: list[Gpu], cuda: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        before: list[Gpu],
+        after: list[Gpu],
+        cuda: tuple[int, int],
+        network: Network | None = None,
+    ) -> None:
         self.trace = trace
         self.out = Trace()
-        self.old = [CostModel(gpu, cuda) for gpu in before]
-        self.new = [CostModel(gpu, cuda) for gpu in after]
+        was = network_of(trace)
+        self.old = [CostModel(gpu, cuda, network=was) for gpu in before]
+        self.new = [CostModel(gpu, cuda, network=network or was) for gpu in after]
         self.loads = [
             (Sustained(one.generation), Sustained(other.generation)) for one, other in zip(before, after, strict=False)
         ]
@@ -178,6 +200,7 @@ class Retiming:
         self.lines: dict[tuple[int, int], _Line] = {}
         self.engines: dict[tuple[int, str], tuple[int, int]] = {}
         self.rooms = [Occupancy() for _ in after]
+        self.priorities = {(device, stream): one for device, stream, one in trace.facts.get("priorities", ())}
         self.events: dict[int, int] = {}
         self.launches: dict[int, tuple[int, bool]] = {}  # of messages: when each begins, and whether it has
         self.ends: dict[int, tuple[int, int]] = {}  # end in the trace -> (end now, occupancy)
@@ -191,7 +214,7 @@ class Retiming:
         self.shared = {d for d in range(len(after)) if len({x.stream for x in trace.lanes if x.device == d}) > 1}
         out, old = self.out, trace
         out.lanes, out.signatures, out.sites = old.lanes, old.signatures, old.sites
-        out.hazards, out.notes, out.memory = old.hazards, old.notes, old.memory
+        out.hazards, out.notes, out.memory, out.roles = old.hazards, old.notes, old.memory, old.roles
 
     def band(self) -> float | None:
         """The error band of the kernels together, as a share of their time."""
@@ -323,7 +346,7 @@ class Retiming:
             self.weighted_band += duration * band
             self.ran.add(number)
             if lane.device in self.shared:
-                begin = self.rooms[lane.device].place(host.now_ns, begin, duration, occupancy)
+                begin = self._place(lane, host.now_ns, begin, duration, occupancy)
         ended_now = begin + duration
         line.epoch += issued != line.issued_ns
         line.before_ns, line.ready_ns, line.issued_ns = end, max(ended_now, line.beside_ns), issued
@@ -334,6 +357,18 @@ class Retiming:
             if "Pageable" in signature.name and ("non_blocking", 1) in signature.detail:
                 host.now_ns, host.before_ns = max(host.now_ns, ended_now), max(host.before_ns, end)
         return begin, ended_now
+
+    def _place(self, lane: Lane, issued: int, start: int, duration: int, occupancy: int) -> int:
+        """The machine's rule of a device's room (`machine/device.py`): when a kernel finds some."""
+        room, priority = self.rooms[lane.device], self.priorities.get((lane.device, lane.stream), 0)
+        start = room.place(issued, start, duration, occupancy, priority)
+        displaced = room.lower(start, priority) + occupancy - FULL if len(room.levels) > 1 else 0
+        if displaced > 0:
+            for place, line in self.lines.items():
+                lower = place[0] == lane.device and self.priorities.get(place, 0) > priority
+                if lower and line.ready_ns > start:
+                    line.ready_ns += duration * min(displaced, FULL) // FULL
+        return start
 
     def _price(self, kind: Kind, device: int, number: int, size_bytes: int) -> _Price:
         key = device, number, 0 if kind == Kind.KERNEL else size_bytes

@@ -38,6 +38,7 @@ class Check:
 
     code: ClassVar[str] = ""
     severity: ClassVar[Severity] = "warning"  # the worst that it reports; what costs nothing is reported as info
+    costs: ClassVar[bool] = False  # whether it only finds what takes time or memory: what is computed is right
     kinds: ClassVar[frozenset[Kind]] = frozenset()  # the records that it wants to see
     precedence: ClassVar[int] = 0  # among findings of one severity, the higher come first: what others follow from
     supersedes: ClassVar[frozenset[str]] = frozenset()  # codes that say the same of the same lines, less exactly
@@ -233,6 +234,12 @@ _IGNORE = re.compile(r"#\s*windtunnel:\s*ignore(?:\[([^\]]*)\])?")
 
 def _line(site: Site) -> tuple[str, int]:
     return site.file, site.line
+
+
+def costs(finding: Finding) -> bool:
+    """Whether what a finding reports only takes time or memory: the program is right."""
+    known = _by_code().get(finding.code)
+    return finding.severity != "error" and known is not None and known.costs
 
 
 def rank(finding: Finding) -> tuple[int, int, float, int, int, str, int, str]:

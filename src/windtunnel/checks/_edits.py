@@ -1,6 +1,7 @@
-"""The mechanical fix of a finding as an edit of one line: a row for each form of line that a rule is sure of.
+"""The mechanical fix of a finding as an edit: a row for each form of line that a rule is sure of.
 
-An edit keeps what the program computes. Where the form of a line is another one there is none, and the advice remains.
+An edit keeps what the program computes, but for what the finding says is wrong. Where the form is another one there is
+none, and the advice remains. What needs more than the line is in `_program_edits`.
 """
 
 from __future__ import annotations
@@ -10,77 +11,86 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from windtunnel.checks._program import Edit, Program
+from windtunnel.checks._program_edits import EDITS
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.operation import Site
 
 
-class Edit(NamedTuple):
-    """Replace the characters from (`line`, `column`) to (`end_line`, `end_column`), by 1 and by 0, with `text`."""
-
-    file: str
-    line: int
-    column: int
-    end_line: int
-    end_column: int
-    text: str
-
-
 class Rule(NamedTuple):
-    """What to replace in the line of a finding of that code; `at` says which of its lines."""
+    """What to replace in the line of a finding of that code."""
 
     code: str
     pattern: re.Pattern[str]
     replacement: str
-    at: str = "site"
 
 
 CUDA = r"""(?:"cuda(?::\d+)?"|'cuda(?::\d+)?')"""
 DEVICE = rf"(?:{CUDA}|device|self\.device)"
-FACTORY = r"torch\.(?:arange|zeros|ones|eye|linspace|full|tensor|randn|rand|empty)"
-NUMBER = re.compile(rf"torch\.tensor\(([^\[\],]+), device=({DEVICE})\)")
+OWN_DEVICE = rf"(?:{CUDA}|(?:\w+\.)*device)"
+FACTORY = r"torch\.(?:arange|zeros|ones|eye|linspace|full|tensor|empty)"  # not what draws: CUDA draws other numbers
+NESTED = r"(?:[^()]|\([^()]*\))*"
+AUTOCAST = r"(?<![\w.])(?:torch\.)?(?:cuda\.)?(?:amp\.)?autocast"
+PLAIN_LOAD = r"(\.load_state_dict\(torch\.load\((?:(?!map_location)[^()])+)\)"
 RULES = (
-    Rule("host-sync", re.compile(r"(?<=\+= )([\w.]+)\.item\(\)(?=\s*(?:#|$))"), r"\1.detach()"),
-    Rule("host-sync", re.compile(rf"\.to\(({CUDA})\)"), r".to(\1, non_blocking=True)"),
-    Rule("host-sync", re.compile(r"\.cuda\(\)"), ".cuda(non_blocking=True)"),
-    Rule("pageable-copy", NUMBER, r"torch.full((), \1, device=\2)"),
-    Rule("pageable-copy", re.compile(rf"(?<=[\w\])])\.to\(({DEVICE})\)"), r".pin_memory().to(\1, non_blocking=True)"),
-    Rule("pageable-copy", re.compile(r"(?<=[\w\])])\.cuda\(\)"), ".pin_memory().cuda(non_blocking=True)"),
-    Rule("created-on-cpu", re.compile(rf"({FACTORY}\((?:[^()]|\([^()]*\))*)\)\.to\(([\w.]+)\)"), r"\1, device=\2)"),
-    Rule("wait-missing", re.compile(r", async_op=True"), ""),
-    Rule("uninitialized-read", re.compile(r"torch\.empty(?=(?:_like)?\()"), "torch.zeros", "allocated"),
+    Rule("created-on-cpu", re.compile(rf"({FACTORY}\({NESTED})\)\.to\(({OWN_DEVICE})\)"), r"\1, device=\2)"),
+    Rule("wait-missing", re.compile(rf"^(\s*(?:\w+ = )?[\w.]+\({NESTED}), async_op=True"), r"\1"),
+    Rule("copy-back-and-forth", re.compile(r"\.cpu\(\)(?=\.(?:to|cuda)\()"), ""),
+    Rule(
+        "many-small-copies",
+        re.compile(rf"torch\.stack\(\[(\w+)\.to\(({DEVICE})\) for \1 in ([\w.]+)\]\)"),
+        r"torch.stack(list(\3)).to(\2)",
+    ),
+    Rule("context-on-other-gpu", re.compile(PLAIN_LOAD), r'\1, map_location="cpu")'),
+    Rule(
+        "stale-autocast",
+        re.compile(rf"({AUTOCAST}\((?!{NESTED}cache_enabled){NESTED}[^(),\s])\)"),
+        r"\1, cache_enabled=False)",
+    ),
+    Rule("stale-autocast", re.compile(rf"({AUTOCAST})\(\)"), r"\1(cache_enabled=False)"),
+    Rule(
+        "availability-without-count",
+        re.compile(r"(cuda:)([1-9]\d*)(.*?)torch\.cuda\.is_available\(\)"),
+        r"\1\2\3torch.cuda.device_count() > \2",
+    ),
 )
-TO_DEVICE = "from pageable memory"
-"""In the message of a finding on copies to a device."""
-WAITS = ("wrong-timing", "stale-read", "early-overwrite", "unsynchronized-access")
-"""Findings on a line that comes too early: the host waits for all devices before it, which is always enough."""
+EDITED = tuple(sorted({"loss-broadcast", *(rule.code for rule in RULES), *EDITS}))
+"""Codes of findings that may have an edit."""
 SHAPES = re.compile(r"output of \(([\d, ]+)\) against a target of \(([\d, ]+)\)")
 LOSS = re.compile(r"(loss|Loss|criterion)")
 
 
-def edit_of(finding: Finding, line: Callable[[Site], str]) -> Edit | None:
-    """The edit that mends a finding; None where none is sure. `line` gives the text of a line of the program."""
-    text = line(finding.site)
-    if finding.code in WAITS:
-        return _waiting(finding.site, text)
+def edit_of(finding: Finding, line: Callable[[Site], str], text: Callable[[str], str] = lambda _: "") -> Edit | None:
+    """The edit that mends a finding; None where none is sure.
+
+    `line` gives the text of a line of the program, `text` that of a whole file, empty where it is not known.
+    """
+    if not finding.site.file:
+        return None
     if finding.code == "loss-broadcast":
-        return _of_one_shape(finding, text)
+        return _of_one_shape(finding, line(finding.site))
+    return _of_program(finding, text(finding.site.file)) or _of_line(finding, line(finding.site))
+
+
+def _of_program(finding: Finding, text: str) -> Edit | None:
+    make = EDITS.get(finding.code)
+    if make is None or not text:
+        return None
+    try:
+        program = Program(finding.site.file, text)
+    except (SyntaxError, ValueError):  # a magic of a notebook's cell; a null byte
+        return None
+    edit = make(program, finding)
+    return edit if edit is None or "torch." not in edit.text or program.imports("torch") else None
+
+
+def _of_line(finding: Finding, line: str) -> Edit | None:
     for rule in RULES:
-        if rule.code != finding.code or (rule.code == "pageable-copy" and TO_DEVICE not in finding.message):
-            continue
-        site = finding.allocated if rule.at == "allocated" else finding.site
-        found = list(rule.pattern.finditer(line(site))) if site.file else []
+        found = list(rule.pattern.finditer(line)) if rule.code == finding.code else []
         if len(found) == 1:
-            (match,) = found
+            site, (match,) = finding.site, found
             return Edit(site.file, site.line, match.start(), site.line, match.end(), match.expand(rule.replacement))
     return None
-
-
-def _waiting(site: Site, text: str) -> Edit | None:
-    """A line of its own before a statement that the line holds as a whole."""
-    if _statement(text) is None:
-        return None
-    indent = text[: len(text) - len(text.lstrip())]
-    return Edit(site.file, site.line, 0, site.line, 0, f"{indent}torch.cuda.synchronize()\n")
 
 
 def _of_one_shape(finding: Finding, text: str) -> Edit | None:

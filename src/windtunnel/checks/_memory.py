@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from windtunnel.trace.holders import COMPLETED, ModuleHolder, alive_at, by_module, words
 from windtunnel.trace.operation import Site
 from windtunnel.trace.trace import Trace
-from windtunnel.trace.units import format_bytes
 
 SHOWN = 3
 
@@ -64,9 +64,12 @@ def _moment(trace: Trace, device: int, until: str, site: Site | None) -> int:
     return moment if site is None else -1
 
 
-def owners_words(held: list[Owner]) -> str:
-    """The largest owners in one phrase, with a semicolon before it; empty when nothing is known."""
-    named = [owner for owner in held if owner.site.file][:SHOWN]
-    if not named:
-        return ""
-    return "; most of it held by " + ", ".join(f"{owner.site} ({format_bytes(owner.size_bytes)})" for owner in named)
+def holders(trace: Trace, device: int, until: str = "", site: Site | None = None) -> list[ModuleHolder]:
+    """What was alive on a device at the same moment, by module and category, largest first."""
+    return list(by_module(alive_at(trace, device, _moment(trace, device, until, site), COMPLETED)))
+
+
+def holders_words(held: list[ModuleHolder]) -> str:
+    """The largest holders in one phrase, with a semicolon before it; empty when nothing is known."""
+    named = [one for one in held if one.module or one.site.file]
+    return f"; most of it held by {words(named, SHOWN)}" if named else ""

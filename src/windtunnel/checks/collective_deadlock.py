@@ -29,7 +29,8 @@ class CollectiveDeadlock(RankCheck):
     A batched message (`batch_isend_irecv`) uses the communicator of its group, in line with the group's collectives;
     the first one waits until every rank of the group has used it. A plain message uses a communicator of its two
     ranks, and the first one waits for the other rank; with `init_process_group(device_id=...)` it is in line with the
-    group's collectives as well.
+    group's collectives as well. A group has one communicator for each GPU that a rank uses it on: a thread that was
+    not told its GPU (`torch.cuda.set_device` counts for one thread) works on `cuda:0`, and makes another one alone.
 
     ## Why it is bad
     No rank ever continues. NCCL requires that all ranks use their groups in the same order, and a send that is larger
@@ -59,6 +60,11 @@ class CollectiveDeadlock(RankCheck):
             return (
                 "post both sides of a message with dist.batch_isend_irecv, or neither: a batched message uses the "
                 "group's communicator, a plain one a communicator of its two ranks"
+            )
+        if line.number("moved"):
+            return (
+                "call torch.cuda.set_device(local_rank) in every thread that uses the group: a new thread starts on "
+                "cuda:0, where a group has another communicator than on the rank's own GPU"
             )
         if line.number("join"):
             return (

@@ -43,6 +43,7 @@ class ContextOnOtherGpu(NoteCheck):
     """
 
     code: ClassVar = "context-on-other-gpu"
+    costs: ClassVar = True
 
     def message(self, line: Line) -> str:
         """Which rank, and where."""

@@ -55,6 +55,7 @@ class CopyBackAndForth(Check):
     """
 
     code: ClassVar = "copy-back-and-forth"
+    costs: ClassVar = True
     kinds: ClassVar = frozenset({Kind.KERNEL, Kind.COPY})
     supersedes: ClassVar = frozenset({"pageable-copy", "host-sync"})
 

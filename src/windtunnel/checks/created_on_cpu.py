@@ -34,6 +34,7 @@ class CreatedOnCpu(NoteCheck):
     """
 
     code: ClassVar = "created-on-cpu"
+    costs: ClassVar = True
     fix: ClassVar = "made there"
     supersedes: ClassVar = frozenset({"pageable-copy", "host-sync"})
 

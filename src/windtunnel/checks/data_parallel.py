@@ -36,6 +36,7 @@ class DataParallel(NoteCheck):
     """
 
     code: ClassVar = "data-parallel"
+    costs: ClassVar = True
     fix: ClassVar = "one GPU"
 
     def judge(self, line: Line) -> Severity:

@@ -38,6 +38,7 @@ class Fragmentation(Check):
     """
 
     code: ClassVar = "fragmentation"
+    costs: ClassVar = True
 
     def findings(self, trace: Trace) -> list[Finding]:
         """One finding a device."""

@@ -109,6 +109,7 @@ class HostSync(Check):
     """
 
     code: ClassVar = "host-sync"
+    costs: ClassVar = True
     kinds: ClassVar = Stalls.KINDS | {Kind.CLOCK_READ}
 
     def __init__(self) -> None:

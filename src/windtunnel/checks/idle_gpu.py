@@ -43,6 +43,7 @@ class IdleGpu(Check):
     """
 
     code: ClassVar = "idle-gpu"
+    costs: ClassVar = True
     parts: ClassVar = {"gaps": Gaps}
     gaps: Gaps
 

@@ -44,6 +44,7 @@ class LaunchBound(Check):
     """
 
     code: ClassVar = "launch-bound"
+    costs: ClassVar = True
     parts: ClassVar = {"gaps": Gaps}
     gaps: Gaps
 

@@ -64,6 +64,7 @@ class LowTensorCoreUse(Check):
     """
 
     code: ClassVar = "low-tensor-core-use"
+    costs: ClassVar = True
     kinds: ClassVar = frozenset({Kind.KERNEL})
     parts: ClassVar = {"gaps": Gaps}
     gaps: Gaps

@@ -53,6 +53,7 @@ class ManySmallCopies(Check):
     """
 
     code: ClassVar = "many-small-copies"
+    costs: ClassVar = True
     kinds: ClassVar = frozenset({Kind.KERNEL, Kind.COPY})
     supersedes: ClassVar = frozenset({"pageable-copy", "host-sync"})
 

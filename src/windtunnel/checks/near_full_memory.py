@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from windtunnel.checks import Check
-from windtunnel.checks._memory import owners, owners_words
+from windtunnel.checks._memory import holders, holders_words, owners
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.operation import UNKNOWN_SITE
 from windtunnel.trace.trace import Trace
@@ -37,6 +37,7 @@ class NearFullMemory(Check):
     """
 
     code: ClassVar = "near-full-memory"
+    costs: ClassVar = True
 
     def findings(self, trace: Trace) -> list[Finding]:
         """One finding a device."""
@@ -53,7 +54,7 @@ class NearFullMemory(Check):
                     self.code,
                     self.severity,
                     f"cuda:{index} held {format_bytes(used)} of {format_bytes(total)} at its peak "
-                    f"({format_share(used / total)})" + owners_words(held),
+                    f"({format_share(used / total)})" + (holders_words(holders(trace, index)) if held else ""),
                     "leave a tenth free: a smaller batch, `torch.autocast`, activation checkpointing",
                     next((owner.site for owner in held if owner.site.file), UNKNOWN_SITE),
                     size_bytes=used,

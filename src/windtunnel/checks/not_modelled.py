@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from windtunnel.checks._notes import Line, NoteCheck
@@ -12,13 +13,21 @@ SENTENCES = {
     "loop": "{name} contains a loop whose number of turns is decided on the device; one turn was counted",
     "shape": "{name} has tensors of unknown shape; their unknown sizes were taken to be the batch size, {assumed}",
     "program": "{name} ran, but what it computes is not known; no time was counted for it",
-    "compile": "torch.compile ran {name} and all else eagerly: the times are those of single operators",
+    "compile": "torch.compile compiled nothing: {name} and all else ran eagerly; times are the uncompiled program's",
     "compiler": "XLA's GPU compiler refused what was lowered for the CPU, and a simple rule prices it: {name}",
     "graph": "Inductor compiled a graph with {name}, which is not followed: it ran operator by operator instead",
     "allocator": "{name} was asked for; PyTorch's native allocator answered, so what is reserved is what that reserves",
-    "network": "the ranks are on {assumed} nodes, and what they exchange is timed as if they were on one",
     "backward": "the framework does not show its backward pass; its kernels were derived from the forward pass",
 }
+
+
+DEFAULT_CURE = 'pip install "windtunnel[compile]"'
+
+
+def uncompiled(notes: Sequence[Note]) -> str:
+    """What would let `torch.compile` compile, where it compiled nothing; empty where it did, or was not asked."""
+    details = [dict(note.detail) for note in notes if note.code == NotModelled.code]
+    return next((str(one.get("cure", DEFAULT_CURE)) for one in details if one.get("what") == "compile"), "")
 
 
 class NotModelled(NoteCheck):
@@ -27,8 +36,8 @@ class NotModelled(NoteCheck):
     ## What it does
     Reports compiled functions with `while` loops (JAX, TensorFlow), functions of unknown shapes (TensorFlow), functions
     that were compiled before the emulation saw them, MXNet's backward pass, the first use of `torch.compile` without
-    Triton, which runs eagerly, graphs that Inductor compiles but the emulation does not follow, the allocator backend
-    `cudaMallocAsync`, which is the driver's own, and ranks on several nodes, since no network is modelled.
+    Triton, which runs eagerly, graphs that Inductor compiles but the emulation does not follow, and the allocator
+    backend `cudaMallocAsync`, which is the driver's own.
 
     ## Why it is bad
     The reported times leave such work out, or count it once: they are too small, or less certain than the stated band.
@@ -63,11 +72,9 @@ class NotModelled(NoteCheck):
         if line.word("what") == "allocator":
             return "read reserved memory as the native allocator's; allocated memory is the same"
         if line.word("what") == "compile":
-            return "read the times as those of the uncompiled program"
+            return f"let it compile: {line.word('cure', DEFAULT_CURE)}"
         if line.word("what") == "graph":
             return "read the times and the memory of this graph as those of uncompiled operators"
         if line.word("what") == "loop":
             return "to measure it, run a fixed number of turns (`fori_loop`, `scan`), or read the times with care"
-        if line.word("what") == "network":
-            return "read step times as the least that they can be: a network is slower than the links of one node"
         return "read the times of this part with care"

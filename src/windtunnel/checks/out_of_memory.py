@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._memory import owners, owners_words
+from windtunnel.checks._memory import holders, holders_words
 from windtunnel.checks._notes import Line, NoteCheck
 from windtunnel.trace.finding import Finding, Severity
 from windtunnel.trace.operation import Kind, Note
@@ -71,17 +71,19 @@ class OutOfMemory(NoteCheck):
         if not trace.facts.get("exit_code", 0):
             end_ns = _last_kernel_ns(trace)
             found = [self._handled(one) if end_ns > self.last_ns[one.site[:2]] else one for one in found]
-        found = [_tried(one, trace) for one in found]
+        found = [_cured(_tried(one, trace), trace) for one in found]
         refused = {note.site[:2] for note in trace.notes if note.code == "injected-fault" and "oom" in _words(note)}
         if refused:
             found = [one._replace(advice=ON_PURPOSE) if one.site[:2] in refused else one for one in found]
         if not len(trace.memory):
             return [
-                one if one.advice in (CHECKPOINT, ON_PURPOSE) else one._replace(advice=one.advice + _hint(one))
+                one if one.advice in (CHECKPOINT, ON_PURPOSE) else one._replace(advice=_hint(one, trace) + one.advice)
                 for one in found
             ]
         return [
-            finding._replace(message=finding.message + owners_words(owners(trace, finding.device, "oom", finding.site)))
+            finding._replace(
+                message=finding.message + holders_words(holders(trace, finding.device, "oom", finding.site))
+            )
             for finding in found
         ]
 
@@ -118,10 +120,11 @@ def _by_checkpoint(line: Line) -> bool:
     return loaded > 0 and loaded >= min(line.number("requested_bytes"), MIN_LOADED * line.number("allocated_bytes"))
 
 
-def _hint(finding: Finding) -> str:
+def _hint(finding: Finding, trace: Trace) -> str:
     """What a history of allocations would add."""
-    more = ", and tries the allocator's settings by replay" if finding.advice == FRAGMENTED else ""
-    return f"; `--memory-history` names the lines that held it{more}"
+    tries = "setting of the allocator" if finding.advice == FRAGMENTED else "remedy"
+    command = trace.facts.get("command") or "--memory-history"
+    return f"`{command}` says which modules held it, and by replay what each {tries} saves; "
 
 
 def _tried(finding: Finding, trace: Trace) -> Finding:
@@ -137,6 +140,19 @@ def _tried(finding: Finding, trace: Trace) -> Finding:
         advice=f"enough memory was free, but fragmented: with PYTORCH_CUDA_ALLOC_CONF={best['setting']} the same "
         "allocations fit (replayed)"
     )
+
+
+def _cured(finding: Finding, trace: Trace) -> Finding:
+    """Advice that says what each remedy saves, where the history was replayed under some."""
+    cures = [one for one in trace.facts.get("cures", []) if one["device"] == finding.device]
+    if not cures or not finding.advice.endswith(ROOM):
+        return finding
+    shown = [
+        f"{one['words']} saves {format_bytes(one['saved_bytes'])}{' and fits' if one['fits'] else ''}" for one in cures
+    ]
+    needed = format_bytes(cures[0]["needed_bytes"])
+    before = finding.advice.removesuffix(ROOM)
+    return finding._replace(advice=f"{before}of the {needed} needed here, by replay, {'; '.join(shown)}")
 
 
 def _words(note: Note) -> set[str]:

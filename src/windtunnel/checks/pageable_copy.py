@@ -52,6 +52,7 @@ class PageableCopy(Check):
     """
 
     code: ClassVar = "pageable-copy"
+    costs: ClassVar = True
     kinds: ClassVar = Stalls.KINDS
 
     def __init__(self) -> None:

@@ -43,6 +43,7 @@ class Recompile(NoteCheck):
     """
 
     code: ClassVar = "recompile"
+    costs: ClassVar = True
 
     def group(self, note: Note) -> str:
         """One finding a function."""

@@ -56,6 +56,7 @@ class RepeatedCopy(Check):
     """
 
     code: ClassVar = "repeated-copy"
+    costs: ClassVar = True
     kinds: ClassVar = frozenset({Kind.COPY})
     supersedes: ClassVar = frozenset({"pageable-copy", "host-sync"})
 

@@ -40,6 +40,7 @@ class SlowerThanOneGpu(Check):
     """
 
     code: ClassVar = "slower-than-one-gpu"
+    costs: ClassVar = True
     kinds: ClassVar = frozenset({Kind.COLLECTIVE, Kind.STEP})
 
     def __init__(self) -> None:

@@ -38,6 +38,7 @@ class UnfusedOptimizer(NoteCheck):
     """
 
     code: ClassVar = "unfused-optimizer"
+    costs: ClassVar = True
     fix: ClassVar = "fused optimizer"
 
     def findings(self, trace: Trace) -> list[Finding]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import click
 
 from windtunnel import foreign, settings
+from windtunnel.cli._exit_codes import table
 from windtunnel.errors import WindtunnelError, torch_is_missing
 from windtunnel.version import __version__
 
@@ -40,6 +41,15 @@ class Commands(click.Group):
         rows = [(name, one.get_short_help_str(limit=WHOLE)) for name, one in commands if one is not None]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The exit codes, and where the documentation is."""
+        with formatter.section("Exit codes"):
+            formatter.write_dl(table())
+        formatter.write_paragraph()
+        formatter.write_text(
+            "`windtunnel explain pages` lists the documentation's pages, `windtunnel explain plan` prints one."
+        )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import click
 
-from windtunnel import faults, gpus, libraries
+from windtunnel import described, faults, gpus, hosts, libraries, networks
 from windtunnel.cost import measured
 from windtunnel.errors import UsageError
 from windtunnel.gpus import versions
@@ -22,10 +22,15 @@ CLOCKS = ("virtual", "real")
 LANDINGS = ("late", "clock", "stale")
 HOST_TIMES = ("modelled", "measured")
 COMPATIBLE = ("d2l",)
+CHECKED_KERNELS = ("all", "sample", "none")
 
 
 def _without(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
     return libraries.require(value)
+
+
+def _kernels(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    return described.require(value)
 
 
 def _gpus(context: click.Context, parameter: click.Parameter, value: object) -> str | None:
@@ -51,6 +56,21 @@ def _curves(context: click.Context, parameter: click.Parameter, value: object) -
     except OSError as error:
         raise UsageError(f"{value} cannot be read: {error.strerror}") from error
     return path
+
+
+def _host(context: click.Context, parameter: click.Parameter, value: object) -> str | None:
+    if value is None:
+        return None
+    found = hosts.find(str(value))
+    return found.name if found.name in hosts.names() else os.path.abspath(str(value))
+
+
+def _network(context: click.Context, parameter: click.Parameter, value: object) -> str | None:
+    if value is None:
+        return None
+    (name,) = networks.parse(str(value)) if "," not in str(value) else (str(value),)
+    networks.find(name, "")
+    return name
 
 
 def _factor(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
@@ -141,6 +161,31 @@ curves_option = click.option(
     callback=_curves,
     help="Take times from what `windtunnel calibrate` measured, for GPUs of that generation.",
 )
+host_option = click.option(
+    "--host",
+    metavar="NAME|FILE",
+    envvar="WINDTUNNEL_HOST",
+    callback=_host,
+    help=f"The host that issues the work: {', '.join(hosts.names())}, or a file of `windtunnel calibrate --host`."
+    f"  [default: {hosts.DEFAULT}]",
+)
+network_option = click.option(
+    "--network",
+    metavar="NAME|FILE",
+    envvar="WINDTUNNEL_NETWORK",
+    callback=_network,
+    help="What connects several nodes: p5, a3-mega, dgx-h100, roce-400, ethernet-25, ..., a .toml file, or a file with "
+    "what nccl-tests printed.  [default: what systems of such GPUs usually have]",
+)
+kernels_option = click.option(
+    "--kernels",
+    metavar="FILE",
+    multiple=True,
+    envvar="WINDTUNNEL_KERNELS",
+    callback=_kernels,
+    help="Run this Python file first, which describes a library's operators (windtunnel.kernel); may be given "
+    "several times.",
+)
 
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="The whole report, not 15 lines of it.")
 
@@ -186,6 +231,8 @@ EMULATION = (
         help="Keep every allocation with its line: what held memory at the peak. Snapshots and HTML reports do so too.",
     ),
     curves_option,
+    host_option,
+    network_option,
     click.option(
         "--host-memory-limit",
         metavar="SIZE",
@@ -233,6 +280,13 @@ EMULATION = (
         callback=_without,
         help="Offer no stand-in for this library, such as d2l, where it is not installed; may be given several times.",
     ),
+    kernels_option,
+    _choice(
+        "check-kernels",
+        CHECKED_KERNELS,
+        "Which launches of the program's own CUDA kernels are checked: all, none, or the first ones of each shape and "
+        "a sample of later ones.  [default: sample]",
+    ),
     _choice("compat", COMPATIBLE, "Answer as frameworks did when that text was printed: JAX's `x.device()`."),
 )
 
@@ -250,14 +304,18 @@ FIELDS = {
     "share_gpus": "share_gpus",
     "stacks": "stacks",
     "memory_history": "memory_history",
+    "check_kernels": "check_kernels",
     "compat": "compat",
     "curves": "curves",
+    "host": "host",
+    "network": "network",
     "host_memory_limit": "host_memory_limit",
     "overcommit": "overcommit",
     "stop_after": "stop_after",
     "stuck_after": "stuck_after",
     "fault": "faults",
     "without": "without",
+    "kernels": "kernels",
 }
 
 

@@ -7,15 +7,23 @@ from pathlib import Path
 
 import click
 
-from windtunnel import variables
+from windtunnel import hosts, variables
+from windtunnel.cli._paths import require_writable
 from windtunnel.cli._progress import progress_of
 from windtunnel.errors import UsageError
+from windtunnel.measure.present import visible_gpus
 from windtunnel.trace.plain import Json
 
 
 @click.command("calibrate")
 @click.option("--output", "-o", "path", metavar="FILE", default="curves.toml", show_default=True, help="File to write.")
-def command(path: str) -> int:
+@click.option(
+    "--host",
+    "host_path",
+    metavar="FILE",
+    help="Write a file for --host instead, of this machine's processor; without a GPU of its Python alone.",
+)
+def command(path: str, host_path: str | None) -> int:
     """Measure this machine's GPU with CUDA events, in a few minutes, and save the results.
 
     The file holds the efficiency of kernels by class, size and precision, the rates of copies, and the host's time for
@@ -26,6 +34,8 @@ def command(path: str) -> int:
     windtunnel calibrate -o a100.toml
     windtunnel run --gpus A100 --curves a100.toml train.py
     """
+    if host_path is not None:
+        return _write_host(Path(host_path))
     folder = Path(path).resolve().parent
     if not os.access(folder, os.W_OK):
         raise UsageError(f"{folder} cannot be written to: choose another place with --output")
@@ -37,6 +47,18 @@ def command(path: str) -> int:
         found = curves.measure(gpu, tell, how)
     Path(path).write_text(text(found), encoding="utf-8")
     click.echo(f"wrote {path}: use it with `windtunnel run --gpus {gpu.key} --curves {path} ...`", err=True)
+    return 0
+
+
+def _write_host(path: Path) -> int:
+    require_writable(path)
+    issue = None
+    if visible_gpus():
+        from windtunnel.measure import curves
+
+        issue = curves.issue_factor()
+    path.write_text(hosts.measured_here(issue), encoding="utf-8")
+    click.echo(f"wrote {path}: use it with `windtunnel run --host {path} ...`", err=True)
     return 0
 
 

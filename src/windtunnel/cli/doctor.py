@@ -21,10 +21,12 @@ def command(as_json: bool, verbose: bool) -> None:
     if as_json:
         click.echo(json.dumps([line._asdict() for line in lines], indent=1))
         return
-    for line in lines if verbose else _summarized(lines):
-        click.echo(f"{MARKS[line.state]:3}{line.subject + ':':17}{line.text}")
+    shown = lines if verbose else _summarized(lines)
+    width = max(len(line.subject) for line in shown) + 2
+    for line in shown:
+        click.echo(f"{MARKS[line.state]:3}{line.subject + ':':{width}}{line.text}")
         if line.advice:
-            click.echo(f"{'':20}-> {line.advice}")
+            click.echo(f"{'':{3 + width}}-> {line.advice}")
     problems = sum(line.state == "problem" for line in lines)
     click.echo(f"\n{problems or 'no'} problem{'' if problems == 1 else 's'} found")
 

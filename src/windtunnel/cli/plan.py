@@ -11,7 +11,15 @@ from typing import Any
 import click
 
 from windtunnel import launch, planning
-from windtunnel.cli._options import assume_option, cuda_version_option, curves_option, seed_option
+from windtunnel.cli._options import (
+    assume_option,
+    cuda_version_option,
+    curves_option,
+    host_option,
+    kernels_option,
+    network_option,
+    seed_option,
+)
 from windtunnel.cli._paths import require_writable
 from windtunnel.cli._progress import Progress
 from windtunnel.errors import UsageError, renamed
@@ -35,11 +43,18 @@ NOTHING_FITS = 1
 @click.option(
     "--gpus",
     metavar="SPEC,SPEC,...",
-    required=True,
     multiple=True,
     envvar="WINDTUNNEL_GPUS",
     help="The GPUs to choose from: T4,L4,A100,8xA100. With several in one, the program runs as a rank on each.",
 )
+@click.option(
+    "--cluster",
+    metavar="NODESxGPUSxMODEL,...",
+    multiple=True,
+    envvar="WINDTUNNEL_CLUSTER",
+    help="Clusters to choose from: 8x8xH100,16x8xA100. A few processes stand for all ranks.",
+)
+@network_option
 @click.option(
     "--vary",
     metavar="NAME=VALUE,...",
@@ -94,6 +109,8 @@ NOTHING_FITS = 1
 @seed_option
 @assume_option
 @curves_option
+@host_option
+@kernels_option
 @click.option("-m", "--module", is_flag=True, help="PROGRAM is a module, as in python -m.")
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -103,6 +120,7 @@ def command(program: str, arguments: tuple[str, ...], **options: Any) -> int:
     \b
     windtunnel plan train.py --gpus T4,L4,RTX4090,A100,H100 --largest=--batch-size
     windtunnel plan train.py --gpus A100,8xA100 --vary=--batch-size=8,16 --price A100=1.29 --steps 20000
+    windtunnel plan train.py --cluster 8x8xH100,16x8xA100 --vary=--tp=2,4,8 --price H100=2.49,A100=1.29
     """
     for path in options["report"]:
         formats.find(path)
@@ -139,9 +157,11 @@ def command(program: str, arguments: tuple[str, ...], **options: Any) -> int:
 def _question(program: str, arguments: tuple[str, ...], options: dict[str, Any]) -> Question:
     if not options["module"] and not os.path.isfile(program):
         raise UsageError(f"there is no file {program!r} to rehearse; check the path (-m rehearses a module)")
-    specs = planning.specs_of(options["gpus"])
+    specs = planning.specs_of(options["gpus"], options["cluster"])
     emulation = {
-        name: options[name] for name in ("cuda_version", "seed", "assume", "curves") if options[name] is not None
+        name: options[name]
+        for name in ("cuda_version", "seed", "assume", "curves", "host", "network", "kernels")
+        if options[name] not in (None, ())
     }
     return Question(
         launch.Program("module" if options["module"] else "script", program, arguments),

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import click
 
-from windtunnel import gpus, reports
-from windtunnel.analysis.retime import does_not_fit, retime
+from windtunnel import gpus, networks, reports
+from windtunnel.analysis.retime import does_not_fit, gpus_of, retime
 from windtunnel.cli._files import load
 from windtunnel.cli._options import verbose_option
+from windtunnel.errors import UsageError
 from windtunnel.judgement import judge
 from windtunnel.reports import json as json_report
+from windtunnel.reports.parts import job
+from windtunnel.reports.parts.time import measure
 from windtunnel.reports.text import show
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.trace import Trace
-from windtunnel.trace.units import format_bytes
+from windtunnel.trace.units import format_bytes, format_ns
 
 DOES_NOT_FIT = 65
 
@@ -23,14 +27,27 @@ DOES_NOT_FIT = 65
 @click.command("retime")
 @click.argument("path", metavar="TRACE")
 @click.option(
-    "--gpu", "--gpus", "spec", metavar="SPEC", required=True, help="One GPU for all devices (H100), or one each."
+    "--gpu", "--gpus", "spec", metavar="SPEC", help="One GPU for all devices (H100), or one each.  [default: as it was]"
+)
+@click.option(
+    "--network",
+    metavar="NAME|FILE,...",
+    help="What connects the nodes of a trace of several; of more than one a table is printed.",
 )
 @click.option("--trace", "saved", metavar="PATH", help="Save the new trace.")
 @click.option("--report", "-o", "outputs", metavar="PATH", multiple=True, help="Write a report instead of printing it.")
 @verbose_option
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON on stdout.")
-def command(path: str, spec: str, saved: str | None, outputs: tuple[str, ...], verbose: bool, as_json: bool) -> int:
-    """Say how long a run saved as TRACE would take on another GPU: every kernel and copy is priced again.
+def command(
+    path: str,
+    spec: str | None,
+    network: str | None,
+    saved: str | None,
+    outputs: tuple[str, ...],
+    verbose: bool,
+    as_json: bool,
+) -> int:
+    """Say how long a run saved as TRACE would take on another GPU or network: everything is priced again.
 
     The program does not run again, so what it would choose by the GPU (the precision, the batch size) stays as it was.
     The exit code is 65 when the memory that the run reserved is more than the new GPU has.
@@ -38,11 +55,23 @@ def command(path: str, spec: str, saved: str | None, outputs: tuple[str, ...], v
     \b
     windtunnel run --trace v100.trace train.py
     windtunnel retime v100.trace --gpu H100 --trace h100.trace
+    windtunnel retime cluster.trace --network p5,roce-400,nccl-tests.txt
     windtunnel compare v100.trace h100.trace
     """
     for output in outputs:
         reports.find(output)
-    made = retime(load(path), gpus.parse(spec))
+    if spec is None and network is None:
+        raise UsageError("nothing to change: give --gpu, or --network for a trace of several nodes")
+    trace, models = load(path), gpus.parse(spec) if spec else ()
+    given = _networks(trace, network, models)
+    if len(given) > 1:
+        if saved or outputs or as_json:
+            raise UsageError("--trace, --report and --json are of one network: give one of --network")
+        _table(trace, models, given)
+        return 0
+    made = retime(trace, models, given[0] if given else None)
+    if "job" in made.facts:
+        made.facts["job"] = job.retimed(made)
     small = does_not_fit(made)
     findings = [*_does_not_fit(made, small), *judge([made])]
     if saved is not None:
@@ -54,6 +83,27 @@ def command(path: str, spec: str, saved: str | None, outputs: tuple[str, ...], v
     elif not outputs:
         show(made, findings, sys.stdout, verbose)
     return DOES_NOT_FIT if small else 0
+
+
+def _networks(trace: Trace, names: str | None, models: Sequence[gpus.Gpu]) -> list[networks.Network]:
+    """The networks that were asked for."""
+    if names is None:
+        return []
+    if int(trace.facts.get("nodes", 1)) < 2:
+        raise UsageError("the trace is of one node, so no network is in it: leave out --network")
+    key = models[0].key if models else gpus_of(trace)[0].key
+    return [networks.find(name, key) for name in networks.parse(names)]
+
+
+def _table(trace: Trace, models: Sequence[gpus.Gpu], given: Sequence[networks.Network]) -> None:
+    """A line for each network: the step, and what of it is communication between nodes that nothing hides."""
+    width = max(len(one.key) for one in given)
+    for one in given:
+        made = retime(trace, models, one)
+        step_ns = measure(made).step_ns
+        words = format_ns(step_ns) if step_ns else "no steps"
+        exposed = job.retimed(made).get("exposed communication", "")
+        click.echo(f"{one.key:{width}}  step {words}" + (f"; {exposed}" if exposed else ""))
 
 
 def _does_not_fit(trace: Trace, small: list[int]) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -13,7 +14,8 @@ from typing import IO, Any
 
 import click
 
-from windtunnel import foreign, launch, libraries
+from windtunnel import agent, cluster, foreign, gpus, launch, libraries
+from windtunnel.analysis import compare
 from windtunnel.checks._gates import Gate, parse_gates, refuse_undecidable, violations
 from windtunnel.cli._help import everyday, help_all_option
 from windtunnel.cli._options import F, emulation_options, given, verbose_option
@@ -21,6 +23,7 @@ from windtunnel.cli._paths import require_writable
 from windtunnel.errors import UsageError
 from windtunnel.measure.kineto_facts import NEEDS_ACCESSES, NEEDS_CONTENTS, NEEDS_PROGRAM
 from windtunnel.measure.present import visible_gpus
+from windtunnel.ranks.fold import EVERY, Fold, parse
 from windtunnel.reports.schema import Ending
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.merge import merge
@@ -91,6 +94,7 @@ class Output:
         "memory_history",
         "stop_after",
         "nproc_per_node",
+        "cluster",
         "module",
         "code",
         "report",
@@ -132,7 +136,27 @@ class Output:
     help="End with 64 when a finding of that code, or of a severity (error, warning, info) or worse, occurs more than "
     "N times, and with 67 when records are missing.",
 )
+@click.option(
+    "--host-from",
+    metavar="RUN.json",
+    envvar="WINDTUNNEL_HOST_FROM",
+    help="Take the host's own work (loading, decoding, Python), which is not counted without data, from the report "
+    "that a run with data wrote by --report RUN.json.",
+)
 @torchrun_options
+@click.option(
+    "--cluster",
+    metavar="NODESxGPUSxMODEL",
+    envvar="WINDTUNNEL_CLUSTER",
+    help="Run as every rank of a cluster, such as 64x8xH100, by a few processes that stand for all; without data.",
+)
+@click.option(
+    "--check-fold",
+    metavar="N|all",
+    envvar="WINDTUNNEL_CHECK_FOLD",
+    help="With --cluster: how many more ranks of each class are played, to compare them with the one that stands for "
+    "them; all: every rank.  [default: 1]",
+)
 @click.option("-m", "--module", is_flag=True, help="PROGRAM is a module, as in python -m.")
 @click.option("-c", "--code", is_flag=True, help="PROGRAM is Python code, as in python -c.")
 @click.option("--no-python", is_flag=True, help="PROGRAM is any command that starts Python sooner or later.")
@@ -146,18 +170,21 @@ def command(program: str | None, arguments: tuple[str, ...], **options: Any) -> 
     \b
     windtunnel run --gpus 2xV100 train.py --epochs 3
     windtunnel run --gpus 8xA100 --nproc-per-node 8 train_ddp.py
+    windtunnel run --cluster 64x8xH100 train_fsdp.py
     windtunnel run --gpus H100 --report out.html -m package.train
     """
     target = target_of(program, arguments, options)
     launch.require_framework(target)
     gates = parse_gates(options["fail_on"])
     outputs = _outputs(options["report"], options["trace"])
+    options["host_record"] = options["host_from"] and compare.host_work(options["host_from"])
     torchrun = _torchrun(options)
     ranks = str(options["nproc_per_node"])
+    fold = _fold(options, torchrun is not None)
     measures = _measures(options)
     if measures:
         refuse_undecidable(gates, UNDECIDABLE, "a run that is measured")
-    elif options["gpus"] is None and ranks.isdecimal() and int(ranks) > 2:
+    elif fold is None and options["gpus"] is None and ranks.isdecimal() and int(ranks) > 2:
         options["gpus"] = ranks  # a GPU for each rank
     line = target.command() if torchrun is None else target.elastic_command(torchrun)
     with _folder() as name, launch.guarded(Path(name)):
@@ -167,11 +194,20 @@ def command(program: str | None, arguments: tuple[str, ...], **options: Any) -> 
             variables = launch.measuring_environment(folder, os.environ)
         else:
             variables = launch.environment({**given(options), **outputs.needs()}, folder, os.environ)
-        if torchrun is not None:
+        if torchrun is not None or fold is not None:
             variables.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, which also warns of it
         output = click.get_current_context().obj
         file = output.file if isinstance(output, Output) else None
-        code, interrupted = launch.run(line, variables, sys.stderr.buffer if options["as_json"] else file, file)
+
+        def start(line: list[str]) -> launch.Ended:
+            return launch.run(line, variables, sys.stderr.buffer if options["as_json"] else file, file)
+
+        if fold is not None:
+            was = cluster.play(fold, target, folder, lambda one: start(agent.command(one, target.command())))
+            if isinstance(output, Output):
+                output.ended()
+            return _finish(was.ended.code, was.result, gates, outputs, options)
+        code, interrupted = start(line)
         if interrupted and torchrun is not None:
             code = INTERRUPTED  # the elastic agent ends with 1, which says nothing
         if isinstance(output, Output):
@@ -196,6 +232,25 @@ def _measures(options: Json) -> bool:
     if gpus:
         _say(f"measuring on {plural(gpus, 'real GPU')}; --gpus emulates instead")
     return gpus > 0
+
+
+def _fold(options: Json, has_torchrun: bool) -> Fold | None:
+    """How the ranks of `--cluster` are played at first; sets the GPUs of a node, and that there are no data."""
+    spec, checked = options["cluster"], options["check_fold"]
+    if spec is None:
+        if checked is not None:
+            raise UsageError("--check-fold says how the ranks of a --cluster are compared: give one")
+        return None
+    if has_torchrun or options["gpus"] is not None:
+        raise UsageError("--cluster names the GPUs and starts the ranks: leave out --gpus and torchrun's options")
+    nodes, per_node, model = parse(str(spec))
+    emulated = f"{per_node}x{model}"
+    gpus.parse(emulated)
+    options["gpus"], options["no_data"] = emulated, True
+    checked = str(checked or "1")
+    if checked != "all" and not checked.isdecimal():
+        raise UsageError(f"--check-fold cannot be {checked}: it is a number of ranks of each class, or all")
+    return Fold(nodes * per_node, per_node, EVERY if checked == "all" else int(checked))
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:
@@ -291,8 +346,12 @@ def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Ou
     final = result.outcome if code and code <= 128 and result.outcome else code
     for trace in result.traces:
         trace.facts["exit_code"] = final
+        if sys.argv[1:2] == ["run"] and not options["memory_history"]:
+            trace.facts["command"] = shlex.join(["windtunnel", "run", "--memory-history", *sys.argv[2:]])
         if final == REFUSED and result.notes:
             trace.facts["refusal"] = result.notes[0].strip()
+        if options["host_record"]:
+            trace.facts |= {"host_from": options["host_record"], "host_from_file": Path(options["host_from"]).name}
     findings = launch.merge(judge(result.traces))
     if result.traces:
         outputs.write(result, findings)
@@ -328,7 +387,7 @@ def _show(result: launch.Result, findings: list[Finding], code: int, options: Js
         if not result.lost:
             _say(_nothing(code, options, result.shadows))
         return
-    if len(result.traces) > 1:
+    if len(result.traces) > 1 and "played" not in result.traces[0].facts:
         _say(f"{len(result.traces)} processes used GPUs; the report is of all of them")
     show(merge(result.traces), findings, verbose=options["verbose"])
 

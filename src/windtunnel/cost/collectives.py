@@ -114,7 +114,7 @@ class Collectives:
         self._own: dict[str, list[int]] = row["measured"] if gpu.key in row["models"] else {}
         self._borrowed: bool = row.get("borrowed", False)
         self._pair_share = pair_share
-        self._switch_ranks: int = row.get("switch_ranks", 0)
+        self.switch_ranks: int = row.get("switch_ranks", 0)
         paths = {
             family: tuple(
                 Path(p["base_us"], p["hop_us"], p["share"] * nominal, p["own"], p.get("crowd", 0.0)) for p in ps
@@ -148,7 +148,7 @@ class Collectives:
             )
             return
         yield from (path.time_us(ranks, hops, chunk, width) for path in paths)
-        if kind == "all_reduce" and 0 < self._switch_ranks <= ranks:
+        if kind == "all_reduce" and 0 < self.switch_ranks <= ranks:
             yield from (path.time_us(2, 1, size) for path in self.paths["switch"])
 
     def band(self, name: str, size_bytes: int, ranks: int) -> Band:

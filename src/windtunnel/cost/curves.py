@@ -119,7 +119,7 @@ def curve(operator_class: str, precision: str, generation: str) -> Curve:
     relatives = (generation, *_NEAREST.get(generation, ()), "ampere", "volta")
     if precision == "bf16":
         precision = "fp16"  # the same tensor cores at the same rate
-    for kind in (precision, "fp16" if precision in ("fp8", "int8") else precision, "fp32"):
+    for kind in (precision, "fp16" if precision in ("fp4", "fp8", "int8") else precision, "fp32"):
         for relative in relatives:
             found = curves.get((operator_class, kind, relative))
             if found is None:

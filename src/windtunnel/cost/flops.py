@@ -37,6 +37,8 @@ def is_set(signature: Signature, key: str) -> bool:
     return any(name == key and value not in (0, "", "0", "False") for name, value in signature.detail)
 
 
+GROUPED = ("_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2")
+"""Products of groups, whose rows, columns or sums the groups share out; a group with all of them is a batch's."""
 _WITH_BIAS = ("addmm", "baddbmm", "addbmm", "addmv", "_addmm_activation", "addmm_activation", "_sparse_addmm")
 
 
@@ -51,11 +53,25 @@ def matmul_sizes(name: str, shapes: tuple[Shape, ...]) -> tuple[int, int, int, i
         return 1, prod(a[:-1]), (w[0] if len(w) > 1 else 1), a[-1]
     first = 1 if name in _WITH_BIAS else 0
     a, b = shapes[first], shapes[first + 1]
+    if name == "_weight_int4pack_mm":
+        return 1, a[0], 8 * b[0], a[1]
+    if name in GROUPED and 2 in (len(a), len(b)):
+        return 1, a[-2] * (a[0] if len(a) > 2 else 1), b[-1], a[-1]
     if len(b) == 1:
         return 1, prod(a[:-1]), 1, a[-1]
     if len(a) == 1:
         return 1, 1, b[-1], a[0]
     return max(prod(a[:-2]), prod(b[:-2])), a[-2], b[-1], a[-1]
+
+
+def product_sizes(signature: Signature, name: str, shapes: tuple[Shape, ...]) -> tuple[int, int, int, int]:
+    """The same of a signature, which says whether each element of its factors holds two numbers.
+
+    Raises:
+        IndexError: the shapes are not those of a matrix product.
+    """
+    batch, m, n, k = matmul_sizes(name, shapes)
+    return batch, m, n, 2 * k if is_set(signature, "packed") else k
 
 
 def contiguous_sizes(signature: Signature, name: str, shapes: tuple[Shape, ...]) -> tuple[int, int, int]:
@@ -75,7 +91,7 @@ def contiguous_sizes(signature: Signature, name: str, shapes: tuple[Shape, ...])
 def _matmul(signature: Signature, name: str, shapes: tuple[Shape, ...], outputs: tuple[Shape, ...]) -> float:
     if name in ("ger", "addr"):
         return 2 * prod(shapes[-2]) * prod(shapes[-1])
-    batch, m, n, k = matmul_sizes(name, shapes)
+    batch, m, n, k = product_sizes(signature, name, shapes)
     return 2 * batch * m * n * k
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from windtunnel.cost.collectives import Band, Collectives, collective_kind
 from windtunnel.cost.files import read
+from windtunnel.cost.network import Between
 from windtunnel.gpus import Gpu
+from windtunnel.networks import Network, Spread, default_for
 
 _RELATIVES = {
     "kepler": "volta",
@@ -17,9 +21,10 @@ _RELATIVES = {
 
 
 class Links:
-    """The links of a node whose GPUs are all of one model. Times in whole nanoseconds."""
+    """The links of nodes whose GPUs are all of one model, and the network between them. Times in whole nanoseconds."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Gpu, network: Network | None = None) -> None:
+        self._gpu, self._network = gpu, network
         data = read("links")
         pcie, device, nvlink = data["pcie"], data["device"], data["nvlink"]
         generation = _RELATIVES.get(gpu.generation, gpu.generation)
@@ -70,13 +75,22 @@ class Links:
         """What the host takes to copy `size_bytes` of pageable memory to where a device can read it."""
         return max(0, self.copy_ns(size_bytes, -1, 0, False) - self.copy_ns(size_bytes, -1, 0, True))
 
-    def collective_ns(self, name: str, size_bytes: int, ranks: int) -> int:
-        """A collective of `ranks` GPUs of one node, where each brings `size_bytes`: the quickest way that NCCL has."""
+    @cached_property
+    def between(self) -> Between:
+        """Collectives of several nodes."""
+        return Between(self._network or default_for(self._gpu.key), self.collectives)
+
+    def collective_ns(self, name: str, size_bytes: int, ranks: int, spread: Spread | None = None) -> int:
+        """A collective of `ranks` GPUs, of one node unless spread over more, where each brings `size_bytes`."""
         if ranks <= 1:
             kept = 0 if collective_kind(name) == "barrier" else 1e9 * size_bytes / self.device_rate
             return round(1000.0 * self.collectives.launch_us + kept)
+        if spread is not None and spread.nodes > 1:
+            return round(1000.0 * self.between.time_us(name, size_bytes, spread))
         return round(1000.0 * self.collectives.time_us(name, size_bytes, ranks))
 
-    def collective_band(self, name: str, size_bytes: int, ranks: int) -> Band:
+    def collective_band(self, name: str, size_bytes: int, ranks: int, spread: Spread | None = None) -> Band:
         """The 80 % interval of such a collective's true time, as factors of the predicted one."""
+        if spread is not None and spread.nodes > 1:
+            return self.between.band(name, size_bytes, spread)
         return self.collectives.band(name, size_bytes, ranks)

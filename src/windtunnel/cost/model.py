@@ -13,17 +13,21 @@ from typing import NamedTuple
 
 from windtunnel.cost import flops, neighbours, recurrent, sustained
 from windtunnel.cost.curves import UNKNOWN_BAND, Curve, curve, share
-from windtunnel.cost.families import by_class, streams, triton
+from windtunnel.cost.families import by_class, cuda_kernels, streams, triton
 from windtunnel.cost.families.problem import Price, Problem
 from windtunnel.cost.files import floor_scale, read, shortest_ns
 from windtunnel.cost.links import Links
 from windtunnel.cost.measured import Measured
 from windtunnel.cost.recurrent import Recurrence, recurrence
 from windtunnel.gpus import Gpu
+from windtunnel.hosts import Host
+from windtunnel.networks import Network
 from windtunnel.operators.classes import OperatorClass, bare, classify
 from windtunnel.trace import roofline
 from windtunnel.trace.operation import Signature
 
+_CALLS = ("empty_us", "event_us", "synchronize_us", "graph_launch_us")
+"""What of the driver's times is the host's own processor."""
 _PRODUCTS = frozenset({"matmul", "bmm", "convolution", "attention", "rnn"})
 _THREADS_PER_ITEM = 4
 """Elements that one thread of an elementwise kernel handles."""
@@ -64,22 +68,32 @@ class CostModel:
     the part of its time in operators in which a thread holds Python's lock, `copy_dispatch_ns` the host's part of
     a copy, `copy_ns` (of `Links`) what a copy takes and `staging_ns` the host's part of one from pageable memory. All
     of this is modelled: `source` says so.
-    `measured` are curves of a GPU of the same generation, which take the place of those that come with windtunnel.
+    `host` is the processor that issues the work, `network` what connects nodes of such GPUs, by default their usual
+    one; `collective_ns` is what a collective takes. `measured` are curves of a GPU of the same generation, which take
+    the place of those that come with windtunnel.
     """
 
     source = "modelled"
 
-    def __init__(self, gpu: Gpu, cuda_version: tuple[int, int] = (11, 2), measured: Measured | None = None) -> None:
+    def __init__(
+        self,
+        gpu: Gpu,
+        cuda_version: tuple[int, int] = (11, 2),
+        measured: Measured | None = None,
+        host: Host | None = None,
+        network: Network | None = None,
+    ) -> None:
         self.gpu = gpu
         self.cuda_version = cuda_version
         self.measured = measured if measured is not None and measured.generation == gpu.generation else None
-        host = read("host")
-        self._driver: dict[str, float] = host["driver"] | (self.measured.driver if self.measured else {})
-        self._first: dict[str, int] = host["first_use"]
-        self._cpu: dict[str, float] = host["cpu"]
-        self.lock_share = float(host["python"]["lock_share"])
-        self._library: dict[str, str] = host["library"]
-        self.links = Links(gpu)
+        self.issue = 1.0 if host is None else host.issue
+        facts = read("host")
+        self._driver: dict[str, float] = facts["driver"] | (self.measured.driver if self.measured else {})
+        self._first: dict[str, int] = facts["first_use"]
+        self._cpu: dict[str, float] = facts["cpu"]
+        self.lock_share = float(facts["python"]["lock_share"])
+        self._library: dict[str, str] = facts["library"]
+        self.links = Links(gpu, network)
         if self.measured is not None:
             self.links.use(self.measured.links)
         self.launch_ns = self._ns("launch_us")
@@ -89,10 +103,11 @@ class CostModel:
         self.copy_dispatch_ns = self.dispatch_ns("aten::copy_")
         self.copy_ns = lru_cache(maxsize=4096)(self.links.copy_ns)
         self.staging_ns = self.links.staging_ns
+        self.collective_ns = lru_cache(maxsize=4096)(self.links.collective_ns)
         self.queue_depth = int(self._driver["queue_depth"])
 
     def _ns(self, key: str) -> int:
-        return round(1000.0 * self._driver[key])
+        return round(1000.0 * self._driver[key] * (self.issue if key in _CALLS else 1.0))
 
     # ------------------------------------------------------------------ kernels
 
@@ -102,6 +117,7 @@ class CostModel:
         Operations come from `signature.flops`, else from the shapes; bytes likewise. `signature.detail` may say
         ("tf32", 1) for a product that may use TF32, ("causal", 1) for attention, ("transposed", 1) for a convolution.
         """
+        signature = as_described(signature)
         operator = classify(signature.name)
         if operator.name == "view":
             return KernelCost(0, 1.0 / self.gpu.sm_count, "launch", 0.0)
@@ -123,6 +139,7 @@ class CostModel:
 
     def priced(self, signature: Signature) -> Price:
         """The price before any correction by measured kernels, which are measured against it."""
+        signature = as_described(signature)
         operator, name = classify(signature.name), bare(signature.name)
         return self._price(signature, operator, name, *self.precision(signature))
 
@@ -256,6 +273,8 @@ class CostModel:
         gpu = self.gpu
         if operator.name == "triton":
             return triton.occupancy(signature, gpu)
+        if operator.name == "cuda":
+            return cuda_kernels.occupancy(signature, gpu)
         out = signature.shapes[signature.inputs :] or signature.shapes[:1]
         items = prod(out[0]) if out else 0
         if operator.name == "rnn" and (sizes := recurrence(signature)) is not None:
@@ -273,17 +292,18 @@ class CostModel:
         """Host time of one call of a framework's operator, from Python to the launch."""
         operator = classify(name)
         own = {} if self.measured is None else self.measured.dispatch_us
-        return round(1000.0 * own.get(operator.name, operator.dispatch_us))
+        return round(1000.0 * own.get(operator.name, self.issue * operator.dispatch_us))
 
     def compiled_call_ns(self, guarded: int) -> int:
         """Host time of one call of a compiled graph, beside its launches, with so many inputs that guards look at."""
         of: dict[str, float] = read("host")["compiled"]
-        return round(1000.0 * (of["call_us"] + of["input_us"] * guarded))
+        return round(1000.0 * self.issue * (of["call_us"] + of["input_us"] * guarded))
 
     def host_operator_ns(self, size_bytes: int, flops: int = 0, random: bool = False) -> int:
         """Host time of one framework operator on host tensors, which reads and writes so many bytes."""
         rate = self._cpu["random_bytes_per_s" if random else "bytes_per_s"]
-        return round(1000.0 * self._cpu["operator_us"] + 1e9 * (size_bytes / rate + flops / self._cpu["flops_per_s"]))
+        call_us = self.issue * self._cpu["operator_us"]
+        return round(1000.0 * call_us + 1e9 * (size_bytes / rate + flops / self._cpu["flops_per_s"]))
 
     def first_use_ns(self, name: str) -> list[tuple[str, int]]:
         """What the first call of this operator makes on the host, and how long each takes: libraries, kernels.
@@ -318,11 +338,11 @@ class CostModel:
         """(host time of launching a CUDA graph, the device's own time for its `nodes` on top of the kernels)."""
         return self._ns("graph_launch_us"), round(1000.0 * self._driver["graph_node_us"] * nodes)
 
-    # ------------------------------------------------------------------ links
 
-    def collective_ns(self, name: str, size_bytes: int, ranks: int) -> int:
-        """A collective over `ranks` GPUs of one node, of which each brings `size_bytes`."""
-        return self.links.collective_ns(name, size_bytes, ranks)
+def as_described(signature: Signature) -> Signature:
+    """The same call under the name of the operator that it is described as like, where a program described it."""
+    like = dict(signature.detail).get("like") if signature.detail else None
+    return signature._replace(name=str(like)) if like else signature
 
 
 def _regularity(signature: Signature, name: str) -> float:

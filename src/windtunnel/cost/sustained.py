@@ -18,7 +18,7 @@ from windtunnel.cost.files import read
 
 WINDOW_NS = 1e8
 """How far back the rate looks: longer than the runs that time one kernel, shorter than a few steps."""
-PRECISIONS = frozenset({"fp16", "bf16", "fp8"})
+PRECISIONS = frozenset({"fp16", "bf16", "fp8", "fp4"})
 CLASSES = frozenset({"matmul", "bmm", "attention"})
 
 

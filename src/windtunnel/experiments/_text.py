@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import textwrap
 
+from rich.console import JustifyMethod
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -46,16 +48,29 @@ def render(result: Result, title: str, *, width: int = 100, color: bool = False)
     for table in result.tables:
         console.print()
         console.print(Text(table.title, style="bold"))
-        console.print(_grid(result, table.told()))
+        console.print(_grid(result, table.told(), console.width))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def _grid(result: Result, table: Table) -> Grid:
-    grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=False)
+def _grid(result: Result, table: Table, width: int) -> Grid:
+    """A table whose numbers stay in one line each: headings take more lines, and columns stand closer, to make room."""
+    rows = cells(table)
+    titles = []
     for index, column in enumerate(table.columns):
-        title = "\n".join(part for part in heading(result, column) if part)
-        grid.add_column(title, justify="right" if is_number(table, index) else "left", overflow="fold")
-    for row in cells(table):
+        longest = max((len(row[index]) for row in rows), default=1)
+        words = [part for part in heading(result, column) if part]
+        least = max(longest, *(len(word) for part in words for word in part.split()))
+        titles.append([line for part in words for line in textwrap.wrap(part, least)])
+    widest = [
+        max([len(line) for line in title] + [len(row[index]) for row in rows]) for index, title in enumerate(titles)
+    ]
+    gap = 2 if sum(widest) + 2 * len(widest) <= width else 1
+    fits = sum(widest) + gap * len(widest) <= width
+    grid = Grid(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim", expand=False)
+    for index, title in enumerate(titles):
+        side: JustifyMethod = "right" if is_number(table, index) else "left"
+        grid.add_column("\n".join(title), justify=side, overflow="fold", no_wrap=fits)
+    for row in rows:
         grid.add_row(*(Text(cell) for cell in row))
     return grid
 

@@ -12,6 +12,7 @@ A share of the peak compares the product with the arithmetic that the GPU's data
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import median
 from typing import NamedTuple
 
 import torch
@@ -22,6 +23,8 @@ from windtunnel.experiments._result import Axis, Column, Fact, Plot, Result, Ser
 
 GPUS = 0
 VALUES = False
+WITHOUT_INSTRUCTIONS = 6.0
+"""How much slower than in single precision a CPU is in half precision from which on it has no instructions for it."""
 PRECISIONS = {"float32": ("fp32",), "float16": ("fp16",), "float64": ("fp64_tensor", "fp64")}
 
 
@@ -73,13 +76,14 @@ def run(sizes: Sizes, cpu: Times) -> Result:
     rows = [_row(dtype, n, cpu.get((dtype, n)), sizes.repeats) for dtype in PRECISIONS for n in sizes.sizes]
     singles = [row for row in rows if row.dtype == "float32"]
     facts, conclusion = _conclude_without_gpu(singles) if wt.num_gpus() == 0 else _conclude(singles)
+    half, why = _half_precision(rows) if wt.num_gpus() else ({}, ())
     return Result(
         name="matmul",
         devices=_measure.devices(),
         tables=(_table(rows),),
         plots=(_plot(rows),),
-        facts=facts,
-        conclusion=conclusion,
+        facts=facts | half,
+        conclusion=conclusion + why,
     )
 
 
@@ -137,6 +141,25 @@ def _crossover(sizes: list[tuple[int, float | None, float | None]]) -> int | Non
         faster = second_s < first_s
         found = (found or n) if faster else None
     return found
+
+
+def _half_precision(rows: list[Row]) -> tuple[dict[str, Fact], tuple[str, ...]]:
+    """Why a GPU is so much faster in half precision: many a CPU has no instructions for products in it."""
+    times = {(row.dtype, row.n): row.cpu_s for row in rows if row.cpu_s}
+    both = [row for row in rows if row.dtype == "float16" and row.speedup and ("float32", row.n) in times]
+    slower = [times["float16", row.n] / times["float32", row.n] for row in both]
+    if not both or median(slower) < WITHOUT_INSTRUCTIONS:
+        return {}, ()
+    facts = {
+        "largest_half": Fact(both[-1].n),
+        "speedup_half": Fact(both[-1].speedup, "times"),
+        "slower_half": Fact(slower[-1], "times"),
+    }
+    sentence = (
+        "In half precision it is {speedup_half} as fast at n = {largest_half}, since the CPU has no instructions for "
+        "such products: there they take {slower_half} as long as in single precision."
+    )
+    return facts, (sentence.format(**facts),)
 
 
 def _conclude(rows: list[Row]) -> tuple[dict[str, Fact], tuple[str, ...]]:

@@ -16,13 +16,14 @@ import subprocess
 import sys
 import tomllib
 import zlib
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 import psutil
 
-from windtunnel.errors import FileFormatError
+from windtunnel.errors import FileFormatError, UsageError
 from windtunnel.foreign import weigh_pickle
 
 MIB = 1 << 20
@@ -71,9 +72,16 @@ def read_bytes(path: str | Path, first: int = -1) -> bytes:
         FileFormatError: it is no regular file (a pipe or a device could be read without end), or too large.
         OSError: it cannot be read.
     """
+    with opened(path) as file:
+        return file.read(first)
+
+
+def opened(path: str | Path) -> BinaryIO:
+    """A regular file, to be read; raises what `read_bytes` does."""
     if os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+    with ExitStack() as stack:
+        file = stack.enter_context(open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb"))
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise FileFormatError(f"{path} is a pipe or a device: give a file")
@@ -81,7 +89,8 @@ def read_bytes(path: str | Path, first: int = -1) -> bytes:
             raise FileFormatError(
                 f"{path} holds {found.st_size:,} bytes, and {MOST_BYTES:,} are the most that can be read"
             )
-        return file.read(first)
+        stack.pop_all()
+        return file
 
 
 def beginning(data: bytes, path: str | Path, size: int) -> bytes:
@@ -199,6 +208,19 @@ def from_toml(path: str | Path, name: str | None = None) -> dict[str, Any]:
         raise FileFormatError(f"{name or path} is not TOML: it is nested too deeply") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FileFormatError(f"{name or path} is not TOML: {error}") from None
+
+
+def facts(path: Path, subject: str, advice: str = "") -> Any:
+    """The tables of a TOML file of facts, of a GPU, a host or a network; errors call it `subject` and add `advice`.
+
+    Raises:
+        FileFormatError: it is not TOML.
+        UsageError: it cannot be read.
+    """
+    try:
+        return printable(from_toml(path, path.name), path.name)
+    except OSError as error:
+        raise UsageError(f"{subject} cannot be read: {error.strerror}{advice}") from error
 
 
 def from_pickle(data: bytes, path: str | Path) -> Any:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from windtunnel import foreign
-from windtunnel.errors import FileFormatError, UsageError
+from windtunnel.errors import FileFormatError
 
-PRECISIONS = ("fp64", "fp64_tensor", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+PRECISIONS = ("fp64", "fp64_tensor", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 PCIE_GENERATIONS = (3, 4, 5)
 _PAIRS = ("aliases", "compute_capability")
 _LEAST, _MOST = 1e-3, 1e18
@@ -25,11 +25,7 @@ def read(path: Path, kind: type[_Facts], example: str) -> _Facts:
         FileFormatError: it is not TOML, or a fact is missing, unknown or of the wrong kind.
         UsageError: it cannot be read.
     """
-    try:
-        data = foreign.printable(foreign.from_toml(path, path.name), path.name)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    return checked(data, kind, path.name, example)
+    return checked(foreign.facts(path, str(path)), kind, path.name, example)
 
 
 def checked(data: Mapping[str, object], kind: type[_Facts], name: str, example: str) -> _Facts:

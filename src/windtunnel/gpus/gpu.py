@@ -28,11 +28,11 @@ class Gpu:
 
     `name` is what torch and nvidia-smi print. `memory_bytes` is what `cudaMemGetInfo` and torch's `total_memory` say;
     `smi_memory_mib` is nvidia-smi's total, which counts the reserved part as well since driver 510. `peak_flops` has
-    the keys fp64, fp64_tensor, fp32, tf32, fp16, bf16, fp8 and int8, where a missing key means "not supported";
-    fp16, bf16 and fp8 are tensor-core rates from compute capability 7.0 on. `nvlink_bandwidth_bytes_per_s` is 0 without
-    NVLink. `peer_access` says whether two of them may read one another's memory (`cudaDeviceCanAccessPeer`); where not,
-    copies between them go through the host. `sustained_share` is what the card keeps under load of what the same chip
-    does with more power, 1.0 where nothing else is published. `sources` says for each fact where it is from.
+    the keys fp64, fp64_tensor, fp32, tf32, fp16, bf16, fp8, fp4 and int8, where a missing key means "not supported";
+    fp16, bf16, fp8 and fp4 are tensor-core rates from compute capability 7.0 on. `nvlink_bandwidth_bytes_per_s` is 0
+    without NVLink. `peer_access` says whether two of them may read one another's memory (`cudaDeviceCanAccessPeer`);
+    where not, copies between them go through the host. `sustained_share` is what the card keeps under load of what the
+    same chip does with more power, 1.0 where nothing else is published. `sources` says for each fact where it is from.
     """
 
     key: str

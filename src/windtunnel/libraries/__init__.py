@@ -12,12 +12,15 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from importlib import util
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from windtunnel.errors import MissingNameError, UsageError
+from windtunnel.errors import MissingNameError, UnsupportedError, UsageError
 from windtunnel.variables import OPTIONS
 
 if TYPE_CHECKING:
@@ -25,14 +28,19 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 VERSION = re.compile(r'^__version__ = "([\w.]+)"', re.MULTILINE)
+DISTRIBUTION = re.compile(r'^DISTRIBUTION = "([\w.]+)"', re.MULTILINE)
 
 
 class Library(NamedTuple):
-    """A stand-in: the library's name, the file that stands in, the version whose interface it answers for."""
+    """A stand-in: the library's name, the file that stands in, the version whose interface it answers for.
+
+    `distribution` is what pip calls it.
+    """
 
     name: str
     file: Path
     version: str
+    distribution: str
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
@@ -48,8 +56,9 @@ def find(name: str) -> Library | None:
     """The stand-in of that name."""
     for file in (FOLDER / name / "__init__.py", FOLDER / f"{name}.py"):
         if not name.startswith("_") and file.is_file():
-            version = VERSION.search(file.read_text(encoding="utf-8"))
-            return Library(name, file, version[1] if version else "")
+            text = file.read_text(encoding="utf-8")
+            version, distribution = VERSION.search(text), DISTRIBUTION.search(text)
+            return Library(name, file, version[1] if version else "", distribution[1] if distribution else name)
     return None
 
 
@@ -79,17 +88,30 @@ class Finder:
         library = None if "." in name or name in _left_out() else find(name)
         if library is None:
             return None
-        self._said(library)
-        return util.spec_from_file_location(name, library.file)
+        found = util.spec_from_file_location(name, library.file)
+        if found is not None and found.loader is not None:
+            _says(found.loader, partial(self._said, library))
+        return found
 
     def find_distributions(self, context: DistributionFinder.Context) -> Iterator[Distribution]:
         """What `importlib.metadata` knows of them."""
         from windtunnel.libraries._metadata import Standin
 
-        for name in names() if context.name is None else [context.name]:
-            library = find(name)
-            if library is not None and name not in _left_out():
-                yield Standin(library.name, library.version)
+        wanted = context.name and context.name.replace("-", "_")
+        for library in map(find, names()):
+            if library is not None and library.name not in _left_out() and wanted in (None, library.distribution):
+                yield Standin(library.distribution, library.version, library.name)
+
+
+def _says(loader: Loader, say: Callable[[], None]) -> None:
+    """Let a loader tell that its module is run: programs also ask for modules that they do not import."""
+    run = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        say()
+        run(module)
+
+    loader.exec_module = exec_module  # type: ignore[method-assign]
 
 
 def _left_out() -> list[str]:
@@ -110,6 +132,15 @@ def sentence(library: str) -> str:
     return (
         f"{name} is not installed: the program ran with windtunnel's stand-in for part of {library} (--without {name})"
     )
+
+
+def unanswered(library: str, what: str, instead: str = "leave it out") -> NoReturn:
+    """Refuse an argument that the library takes and its stand-in does not.
+
+    Raises:
+        UnsupportedError: always.
+    """
+    raise UnsupportedError(f"windtunnel's stand-in for {library} does not answer {what}: {instead}")
 
 
 def refuse(library: str, module: str, name: str) -> NoReturn:

@@ -9,12 +9,13 @@ from typing import NoReturn
 class Standin(Distribution):
     """A distribution that consists of its name and its version."""
 
-    def __init__(self, name: str, version: str) -> None:
-        self._text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    def __init__(self, name: str, version: str, package: str) -> None:
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        self._texts = {"METADATA": metadata, "top_level.txt": f"{package}\n"}
 
     def read_text(self, filename: str) -> str | None:
-        """The metadata, and no other file."""
-        return self._text if filename == "METADATA" else None
+        """The metadata and the name of its package, and no other file."""
+        return self._texts.get(filename)
 
     def locate_file(self, path: object) -> NoReturn:
         """It has no files."""

@@ -6,7 +6,7 @@ one joins the capture, and must be joined back before the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
 from windtunnel.machine.order import VectorClock, join, knows
@@ -59,7 +59,7 @@ class Capture:
     """
 
     def __init__(
-        self, origin: Stream, error: Callable[[str], Exception], mode: str = "relaxed", thread: int = 0
+        self, origin: Stream, error: Callable[[str], Exception], mode: str = "relaxed", thread: Hashable = 0
     ) -> None:
         self.error = error
         self.mode = mode
@@ -80,8 +80,8 @@ class Capture:
         self.valid = False
         return self.error(text)
 
-    def forbids(self, thread: int) -> bool:
-        """Whether a thread may not make what takes potentially unsafe calls (cudaThreadExchangeStreamCaptureMode)."""
+    def forbids(self, thread: Hashable) -> bool:
+        """Whether a thread may not make potentially unsafe calls (cudaThreadExchangeStreamCaptureMode)."""
         return self.mode == "global" or (self.mode == "thread_local" and thread == self.thread)
 
     def add(
@@ -96,7 +96,9 @@ class Capture:
         engine: str = "",
         peak_ns: float = 0.0,
     ) -> int:
-        """Record work on a captured stream; returns 0, because it does not run."""
+        """Record work on a captured stream; returns 0, because it does not run. Nothing is taken once it is invalid."""
+        if not self.valid:
+            raise self.error(INVALIDATED)
         line = self.streams.index(stream)
         after = tuple(self._waiting[line])
         self._waiting[line] = []
@@ -152,6 +154,13 @@ class Capture:
         origin = self._clocks[0]
         if not all(knows(origin, line, count) for line, count in enumerate(self._counts)):
             raise self.fail(UNJOINED)
+
+
+def refuse_unsafe(captures: Iterable[Capture], thread: Hashable) -> None:
+    """Raise CUDA's error for a potentially unsafe call of a thread while a capture forbids it."""
+    for capture in captures:
+        if capture.forbids(thread):
+            raise capture.fail(UNSUPPORTED)
 
 
 def refuse_event(event: Event) -> None:

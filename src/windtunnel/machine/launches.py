@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from windtunnel.cost.bands import of_step
+from windtunnel.cost.model import CostModel
 from windtunnel.machine.clock import HostThread
 from windtunnel.machine.device import Device
 from windtunnel.machine.occupancy import FULL
 from windtunnel.machine.stream import Stream
+from windtunnel.networks import Spread
 from windtunnel.operators.classes import is_generated
 from windtunnel.trace.operation import Kind, Signature
 from windtunnel.trace.rows import SPILL, WIDTH
@@ -55,3 +58,19 @@ def band(trace: Trace, bands: Mapping[int, float]) -> float | None:
             weighted += (end - start) * bands[signature]
     compiled = any(is_generated(trace.signatures[number].name) for number in ran)
     return of_step(weighted / total, compiled) if total else None
+
+
+def network_band(trace: Trace, costs: Sequence[CostModel]) -> list[float] | None:
+    """Within which factors the time of all collectives between nodes is known together; None without any."""
+    lengths: Counter[tuple[int, int, int]] = Counter()
+    for kind, lane, signature, _, _, start, end, value in trace.rows:
+        if kind == Kind.COLLECTIVE:
+            lengths[trace.lanes[lane].device, signature, value] += end - start
+    total, low, high = 0, 0.0, 0.0
+    for (device, number, size), length in lengths.items():
+        call = trace.signatures[number]
+        spread = Spread.of_detail(call.detail)
+        if spread.nodes > 1 and device < len(costs):
+            found = costs[device].links.collective_band(call.name, size, spread.ranks, spread)
+            total, low, high = total + length, low + found.low * length, high + found.high * length
+    return [round(low / total, 3), round(high / total, 3)] if total else None

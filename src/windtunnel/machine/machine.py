@@ -19,6 +19,7 @@ from windtunnel.machine.occupancy import FULL
 from windtunnel.machine.order import Access, Accesses, VectorClock, join, knows
 from windtunnel.machine.overlap import Strided
 from windtunnel.machine.stream import Event, Stream
+from windtunnel.networks import Spread
 from windtunnel.trace.operation import FIRST_USE, Hazard, Kind, Lane, Note, Signature
 from windtunnel.trace.rows import SPILL, Row
 from windtunnel.trace.trace import Record, Trace
@@ -254,7 +255,8 @@ class Machine:
         device = self.devices[stream.device]
         issued = host.now_ns = host.now_ns + (0 if launched else device.cost.dispatch_ns(name))
         number = self.trace.signatures.number(Signature(name, detail=(("ranks", ranks), *detail)))
-        duration = device.cost.collective_ns(name, size_bytes, ranks)
+        spread = Spread.of_detail((("ranks", ranks), *detail))
+        duration = device.cost.collective_ns(name, size_bytes, ranks, spread)
         if stream.capture is not None:
             return stream.capture.add(stream, Kind.COLLECTIVE, number, site, duration, size_bytes)
         self._wait_implicitly(host, device, stream)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Protocol
 
 from windtunnel.machine.order import VectorClock
@@ -17,8 +17,8 @@ class Recording(Protocol):
     valid: bool
     error: Callable[[str], Exception]
 
-    def forbids(self, thread: int) -> bool:
-        """Whether a thread may not make what takes potentially unsafe calls."""
+    def forbids(self, thread: Hashable) -> bool:
+        """Whether a thread may not make potentially unsafe calls."""
 
     def add(
         self,

@@ -12,6 +12,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterator
+from statistics import median
 from typing import NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from torch.nn import functional
 from windtunnel import gpus
 from windtunnel.errors import UsageError
 from windtunnel.gpus.gpu import Gpu
+from windtunnel.operators.classes import tables
 from windtunnel.trace import roofline
 from windtunnel.trace.plain import Json
 
@@ -235,6 +237,11 @@ def dispatch() -> dict[str, float]:
         "convolution": lambda: functional.conv2d(image, weight),
     }
     return {name: round(_host_us(call), 3) for name, call in calls.items()}
+
+
+def issue_factor() -> float:
+    """By what this host's calls take longer than the model's reference: the median over the classes that are timed."""
+    return median(us / tables().classes[name].dispatch_us for name, us in dispatch().items())
 
 
 def _host_us(call: Call) -> float:

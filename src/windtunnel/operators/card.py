@@ -67,10 +67,17 @@ class Card:
     """
 
     # How its values come about without a GPU.
+    moves: bool = False
+    """It moves elements and looks at none, so that its CUDA kernel takes any dtype: the CPU's sees their bits."""
     gpu_alone: Literal["", "sparse", "packed", "fused"] = ""
     """PyTorch has its kernel for CUDA alone, and nothing here computes it: why, as `kernels/gpu_alone` has words for.
 
     They are those of native_functions.yaml (PyTorch 2.13) with CUDA under `dispatch:` and neither CPU nor a composite.
+    """
+    bounds: bool = False
+    """Its CUDA kernel compares with its numbers in float32 where elements are half precision: none is too large.
+
+    Source: aten/src/ATen/native/cuda/TensorCompare.cu, ActivationHardtanhKernel.cu, ForeachBinaryOpScalar.cu.
     """
     widened: bool = False
     """Its half precision is computed in float32 and rounded: see `kernels/half`, which has the source."""

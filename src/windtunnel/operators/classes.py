@@ -13,6 +13,8 @@ from windtunnel.trace.plain import Json
 
 TRITON = "triton::"
 """How the names of the program's own kernels in Triton begin."""
+CUDA = "cuda::"
+"""How the names of the program's own kernels in CUDA C++ begin."""
 _PREFIXES = ("", "_", "native_", "cudnn_", "_cudnn_", "_native_")
 _MXNET_PREFIXES = ("_backward_", "_np_", "_npi_", "_npx_", "broadcast_", "elemwise_")
 _SUFFIXES = ("", "_backward", "_forward", "_backward_data", "_double_backward", "_copy", "_out", "_jvp")
@@ -100,6 +102,8 @@ def classify(name: str) -> OperatorClass:
     classes, names, _ = tables()
     if name.startswith(TRITON):
         return classes["triton"]
+    if name.startswith(CUDA):
+        return classes["cuda"]
     stem = bare(name)
     for prefix in _MXNET_PREFIXES:
         if stem not in names:

@@ -1,6 +1,7 @@
 """Plans: which GPU, batch and layout fit a program, how long it takes there and what it costs, by many rehearsals.
 
     space         what varies, and a program with a choice applied
+    layout        a candidate's GPUs: of a machine, or of a cluster's
     rehearsal     one rehearsal without data: a job in, a measurement out
     measurement   the numbers of a rehearsal
     cache         finished rehearsals
@@ -27,6 +28,7 @@ from pathlib import Path
 from windtunnel import gpus as catalogue
 from windtunnel.errors import UsageError
 from windtunnel.launch import Program
+from windtunnel.planning import layout
 from windtunnel.planning.cache import Cache, default_folder
 from windtunnel.planning.demand import DOES_NOT_FIT
 from windtunnel.planning.planner import Answer, Planner, Question
@@ -35,13 +37,15 @@ from windtunnel.planning.result import Plan, named
 from windtunnel.planning.rows import GOALS, Row, Work, parse_prices, rows_of
 from windtunnel.planning.space import parse_axis, parse_largest
 from windtunnel.planning.suggest import suggestions
+from windtunnel.ranks import fold
 
 
 def plan(
     program: str | os.PathLike[str],
     arguments: Sequence[str] = (),
     *,
-    gpus: str | Sequence[str],
+    gpus: str | Sequence[str] = (),
+    cluster: str | Sequence[str] = (),
     vary: str | Sequence[str] = (),
     largest: str | None = None,
     price: Mapping[str, float] | None = None,
@@ -63,6 +67,7 @@ def plan(
         program: the script.
         arguments: its own arguments.
         gpus: the GPUs to choose from: "T4,L4,8xA100", or a list of such texts.
+        cluster: clusters to choose from: "8x8xH100,16x8xA100", or a list of such texts.
         vary: what varies, one or more of "--batch-size=8,16" or "VARIABLE=one,other".
         largest: an integer option whose largest value that fits is searched for: "--batch-size=1..512".
         price: the price of one GPU per hour, by GPU name.
@@ -80,7 +85,7 @@ def plan(
     Raises:
         UsageError: an argument is not valid.
     """
-    specs = specs_of(gpus)
+    specs = specs_of(gpus, cluster)
     question = Question(
         Program("script", os.fspath(program), tuple(arguments)),
         specs,
@@ -95,18 +100,27 @@ def plan(
     return made.rows
 
 
-def specs_of(gpus: str | Sequence[str]) -> tuple[str, ...]:
-    """The alternatives of "T4,L4,8xA100", or of several such texts, each once.
+def specs_of(gpus: str | Sequence[str], clusters: str | Sequence[str] = ()) -> tuple[str, ...]:
+    """The alternatives of "T4,L4,8xA100" and of "64x8xH100", or of several such texts, each once.
 
     Raises:
-        UsageError: one of them is not the name of a GPU.
+        UsageError: one of them is not the name of a GPU or a cluster of them, or there is none.
     """
-    texts = [gpus] if isinstance(gpus, str) else gpus
-    specs = [part.strip() for text in texts for part in text.split(",")]
-    for spec in specs:
-        if not catalogue.parse(spec):
-            raise UsageError("a plan needs GPUs to choose from: --gpus T4,L4,8xA100")
+    machines, several = _parts(gpus), _parts(clusters)
+    for spec in machines:
+        if layout.is_cluster(spec):
+            raise UsageError(f"{spec} is a cluster: give it by --cluster {spec}")
+        catalogue.parse(spec)
+    for spec in several:
+        fold.parse(spec)
+    specs = [*machines, *several]
+    if not all(specs) or not all(map(layout.models, specs)) or not specs:
+        raise UsageError("a plan needs GPUs to choose from: --gpus T4,L4,8xA100, or --cluster 8x8xH100,16x8xA100")
     return tuple(dict.fromkeys(specs))
+
+
+def _parts(texts: str | Sequence[str]) -> list[str]:
+    return [part.strip() for text in ([texts] if isinstance(texts, str) else texts) for part in text.split(",")]
 
 
 def ranks_of(nproc_per_node: int | str | None, specs: Sequence[str]) -> int | str | None:
@@ -116,7 +130,8 @@ def ranks_of(nproc_per_node: int | str | None, specs: Sequence[str]) -> int | st
         UsageError: the text is neither a number nor "gpu".
     """
     if nproc_per_node is None:
-        return "gpu" if any(len(catalogue.parse(spec)) > 1 for spec in specs) else None
+        machines = [spec for spec in specs if not layout.is_cluster(spec)]
+        return "gpu" if any(len(catalogue.parse(spec)) > 1 for spec in machines) else None
     if nproc_per_node == "gpu" or (str(nproc_per_node).isdecimal() and int(nproc_per_node) > 0):
         return "gpu" if nproc_per_node == "gpu" else int(nproc_per_node)
     raise UsageError(

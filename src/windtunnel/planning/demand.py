@@ -10,6 +10,7 @@ from pathlib import Path
 from windtunnel import gpus
 from windtunnel.analysis.retime import retime
 from windtunnel.gpus import versions
+from windtunnel.planning import layout
 from windtunnel.planning.measurement import NO_MEMORY, RAN, DeviceNeed, Measurement, measure
 from windtunnel.planning.rehearsal import Rehearsed
 from windtunnel.trace.trace import Trace
@@ -40,9 +41,9 @@ Family = tuple[tuple[object, ...], ...]
 def family_of(spec: str, cuda_version: str) -> Family:
     """What GPUs have in common if a program takes the same memory on all; they differ in time and memory size.
 
-    That is the architecture, the memory of a CUDA context and of NCCL, peer access, and the number of GPUs.
+    That is the architecture, the memory of a CUDA context and of NCCL, peer access, and how many GPUs and machines.
     """
-    found = gpus.parse(spec)
+    found = layout.models(spec)
     cuda = versions.parse_version(cuda_version)
     return tuple(
         (
@@ -51,6 +52,7 @@ def family_of(spec: str, cuda_version: str) -> Family:
             versions.context_bytes(gpu, cuda),
             versions.communicator_bytes(gpu, len(found)),
             gpu.peer_access or len(found) == 1,
+            layout.nodes(spec),
         )
         for gpu in found
     )
@@ -63,7 +65,7 @@ def worst(needs: Sequence[DeviceNeed]) -> DeviceNeed | None:
 
 def on_spec(measurement: Measurement, spec: str) -> tuple[DeviceNeed, ...]:
     """The needs of a rehearsal, applied to other GPUs of its family."""
-    memory = [gpu.memory_bytes for gpu in gpus.parse(spec)]
+    memory = [gpu.memory_bytes for gpu in layout.models(spec)]
     return tuple(need.on(memory[min(index, len(memory) - 1)]) for index, need in enumerate(measurement.devices))
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from windtunnel.reports.parts import throughput
+from windtunnel.reports.parts import job, throughput
 from windtunnel.reports.parts.time import measure as measure_time
 from windtunnel.trace import roofline
 from windtunnel.trace.operation import Kind
@@ -98,8 +98,12 @@ class Measurement:
         return cls(**{**data, **lists, "devices": devices})
 
 
-def measure(traces: Sequence[Trace]) -> Measurement:
-    """The numbers of a successful rehearsal, from the traces of its processes that used a GPU."""
+def measure(traces: Sequence[Trace], ranks: int | None = None) -> Measurement:
+    """The numbers of a successful rehearsal, from the traces of its processes that used a GPU.
+
+    Of a cluster with so many `ranks` the traces are of those that stand for others. It gets as many batches as its
+    samplers have replicas or, if it has no samplers, as it has ranks.
+    """
     timings = [measure_time(trace) for trace in traces]
     slowest = max(range(len(traces)), key=lambda index: timings[index].step_ns or 0)
     timing, trace = timings[slowest], traces[slowest]
@@ -113,16 +117,21 @@ def measure(traces: Sequence[Trace]) -> Measurement:
     whole = len(numbers) == len(feeding)
     first = samples[0]
     tokens = [throughput.tokens(one) for one in feeding]
+    band = trace.facts.get("band")
+    if ranks is not None and timing.step_ns:
+        known = job.step_range(trace, timing.step_ns, timing.steps, ranks)
+        band = None if known is None else max(1 - known.least, known.most - 1)
+    times = 1.0 if ranks is None else trace.facts.get("replicas", ranks) / len(feeding)
     return Measurement(
         RAN,
         devices=_devices(traces),
-        processes=len(traces),
+        processes=ranks or len(traces),
         steps=timing.steps,
         step_ns=timing.step_ns,
         first_step_ns=timing.first_step_ns,
-        band=trace.facts.get("band"),
-        samples=sum(numbers) if whole else None,
-        tokens=sum(one for one in tokens if one) if all(tokens) else None,
+        band=band,
+        samples=sum(numbers) * times if whole else None,
+        tokens=sum(one for one in tokens if one) * times if all(tokens) else None,
         samples_from="" if first is None or not whole else ("loader" if first.loader else "copies"),
         mfu=_mfu(trace),
         limit=max(causes, key=lambda cause: causes[cause], default=""),

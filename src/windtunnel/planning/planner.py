@@ -14,7 +14,7 @@ from itertools import pairwise, product
 from windtunnel import gpus
 from windtunnel.gpus import versions
 from windtunnel.launch import Program
-from windtunnel.planning import demand
+from windtunnel.planning import demand, layout
 from windtunnel.planning.cache import Cache
 from windtunnel.planning.demand import DOES_NOT_FIT, NOT_TRIED, PRUNED, Verdict
 from windtunnel.planning.measurement import FAILED, NO_MEMORY, RAN, REFUSED, Measurement
@@ -33,8 +33,8 @@ class Question:
     """The input of a plan: a program, the GPUs to choose from, and what varies.
 
     `options` are fields of `session.Options` for every rehearsal. `processes` is the number of ranks of a candidate: a
-    number, "gpu" for one per GPU, None for a program that is started directly. A rehearsal ends after `stop_after`
-    steps.
+    number, "gpu" for one per GPU, None for a program that is started directly; a cluster has one per GPU. A rehearsal
+    ends after `stop_after` steps.
     """
 
     program: Program
@@ -48,28 +48,24 @@ class Question:
     timeout_s: float = 900.0
 
     def ranks(self, spec: str) -> int | None:
-        """How many processes torchrun's agent starts for these GPUs; None if the agent is not needed."""
-        return (
-            len(gpus.parse(spec))
-            if self.processes == "gpu"
-            else None
-            if self.processes is None
-            else int(self.processes)
-        )
+        """How many processes torchrun's agents start on these GPUs; None if an agent is not needed."""
+        if self.processes == "gpu" or layout.is_cluster(spec):
+            return layout.nodes(spec) * len(layout.models(spec))
+        return None if self.processes is None else int(self.processes)
 
     def cuda_version(self, spec: str) -> str:
         """The CUDA version for a rehearsal on these GPUs: the one given, or that of the installed PyTorch."""
         given = self.options.get("cuda_version")
-        built = versions.runtime_cuda(gpus.parse(spec), versions.installed_torch())
+        built = versions.runtime_cuda(layout.models(spec), versions.installed_torch())
         return str(given) if given else ".".join(map(str, built))
 
     def job(self, spec: str, choices: Sequence[Choice], overcommit: bool) -> Job:
         """The rehearsal of a candidate."""
         program, variables, files = applied(self.program, choices)
         options = {**self.options, "no_data": True, "overcommit": overcommit, "stop_after": self.stop_after}
-        return Job(
-            program, gpus.absolute(spec), options, variables, files, self.ranks(spec), self.folder, self.timeout_s
-        )  # fmt: skip
+        nodes = layout.nodes(spec) if layout.is_cluster(spec) else None
+        return Job(program, gpus.absolute(layout.machine(spec)), options, variables, files, self.ranks(spec),
+                   self.folder, self.timeout_s, nodes)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -294,7 +290,7 @@ class Planner:
         Raises:
             MissingError: a rehearsal has to be done first.
         """
-        search = Search(largest, min(gpu.memory_bytes for gpu in gpus.parse(spec)))
+        search = Search(largest, min(gpu.memory_bytes for gpu in layout.models(spec)))
         verdict = Verdict(NOT_TRIED)
         tried: dict[int, Verdict] = {}
         while (value := search.next_value()) is not None:

@@ -16,17 +16,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from windtunnel import gpus, launch
-from windtunnel.errors import UsageError
+from windtunnel import agent, cluster, gpus, launch
+from windtunnel.checks.not_modelled import uncompiled
+from windtunnel.errors import UnsupportedError, UsageError
+from windtunnel.planning import folded
 from windtunnel.planning.cache import digest, key_of
 from windtunnel.planning.forkservers import ForkServers, end
 from windtunnel.planning.measurement import FAILED, NO_MEMORY, REFUSED, Measurement, measure
 from windtunnel.planning.space import environment_of
+from windtunnel.ranks.fold import Fold
 from windtunnel.trace.units import plural
 
+UNCOMPILED = (
+    "torch.compile compiled nothing here, so times and memory would be the uncompiled program's: {cure}; "
+    "TORCH_COMPILE_DISABLE=1 plans the uncompiled program"
+)
 DOES_NOT_FIT, CANNOT_EMULATE = 65, 66
 MOST_TRACE_BYTES = 16 << 20
 POLL_S = 0.05
+PLAYED = 2
+"""As many ranks of a cluster are played where all do the same."""
 RANK = re.compile(r"^\[rank\d+\]: ?")
 AGENT = "ChildFailedError"
 """What torchrun's agent raises when a rank has failed, whatever its reason."""
@@ -40,7 +49,8 @@ class Job:
 
     `spec` names the GPUs, `options` are further fields of `session.Options`, `variables` are changes to the environment
     (None: unset), `files` are copies of configuration files by the names used in the arguments. `processes` is the
-    number of ranks that torchrun's agent starts, None for a program that is started directly.
+    number of ranks that torchrun's agent starts, None for a program that is started directly. `nodes` are the machines
+    with these GPUs in a cluster, whose ranks are played; None without a cluster.
     """
 
     program: launch.Program
@@ -51,11 +61,12 @@ class Job:
     processes: int | None = None
     folder: str = "."
     timeout_s: float = 900.0
+    nodes: int | None = None
 
     @property
     def slots(self) -> int:
-        """How many Python processes do the work of the rehearsal at once."""
-        return self.processes or 1
+        """How many Python processes do the work of the rehearsal at once, as far as that is known."""
+        return PLAYED if self.nodes is not None else self.processes or 1
 
     def key(self) -> str:
         """Its name in the cache."""
@@ -68,6 +79,7 @@ class Job:
             "options": dict(self.options),
             "files": dict(self.files),
             "processes": self.processes,
+            "nodes": self.nodes,
             "folder": os.path.abspath(self.folder),
         }
         return key_of(parts, environment_of(self.variables, os.environ))
@@ -95,8 +107,13 @@ def rehearse(job: Job, servers: ForkServers | None = None) -> Rehearsed:
         folder = Path(name)
         with launch.guarded(folder):
             launch.prepare(folder)
-            code, text, resident_bytes = _run(job, folder, servers)
-        result = launch.collect(folder)
+            play = _played if job.nodes is None else _cluster
+            result, code, text, resident_bytes = play(job, folder) or (None, 0, "", 0)
+            if result is None:
+                cluster.empty(folder)
+                launch.prepare(folder)
+                code, text, resident_bytes = _run(job, folder, servers)
+        result = result or launch.collect(folder)
         found = _measured(job, code, text, result)
         trace = _saved(result, folder) if found.status == "ran" and found.processes == 1 else None
     found = replace(found, seconds=round(time.monotonic() - begun, 3), resident_bytes=resident_bytes)
@@ -143,7 +160,44 @@ class Started:
         return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _run(job: Job, folder: Path, servers: ForkServers | None) -> tuple[int | None, str, int]:
+class Attempts:
+    """Runs of a job as some of its ranks, of which the last one counts: what `_run` returned."""
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        self.job = job
+        self.folder = folder
+        self.last: tuple[int | None, str, int] = (0, "", 0)
+
+    def __call__(self, fold: Fold) -> launch.Ended:
+        self.last = _run(self.job, self.folder, None, fold)
+        code = self.last[0]
+        return launch.Ended(1 if code is None else code, code is None)
+
+
+def _played(job: Job, folder: Path) -> tuple[launch.Result, int | None, str, int] | None:
+    """What all ranks of a job leave, of which few are played; None where all of them have to run."""
+    if job.processes is None or len(gpus.parse(job.spec)) != job.processes:
+        return None
+    attempts = Attempts(job, folder)
+    was = folded.play(job.program, job.processes, folder, Path(job.folder), attempts)
+    return None if was is None else (was[1], *attempts.last)
+
+
+def _cluster(job: Job, folder: Path) -> tuple[launch.Result, int | None, str, int]:
+    """What the ranks of a cluster leave that stand for others."""
+    per_node = len(gpus.parse(job.spec))
+    attempts = Attempts(job, folder)
+    fold = Fold((job.nodes or 1) * per_node, per_node)
+    try:
+        was = cluster.play(fold, job.program, folder, attempts, Path(job.folder), told=False)
+    except UnsupportedError as error:
+        return launch.Result(notes=[str(error)], outcome=CANNOT_EMULATE), CANNOT_EMULATE, str(error), attempts.last[2]
+    firsts = {members[0] for members in was.fold.classes}
+    was.result.traces = [trace for rank, trace in cluster.by_rank(was.result).items() if rank in firsts]
+    return was.result, *attempts.last
+
+
+def _run(job: Job, folder: Path, servers: ForkServers | None, fold: Fold | None = None) -> tuple[int | None, str, int]:
     """The program's exit code (None if its time ran out), its stderr, and the memory that it took."""
     options = {**job.options, "gpus": job.spec}
     base = environment_of(job.variables, os.environ)
@@ -160,8 +214,14 @@ def _run(job: Job, folder: Path, servers: ForkServers | None) -> tuple[int | Non
     if servers is not None and job.processes is None:
         child = servers.fork(program, options, base, variables, job.folder, errors, over)
     if child is None:
-        agent = [f"--nproc-per-node={job.processes}", "--standalone"]
-        command = program.command() if job.processes is None else program.elastic_command(agent)
+        if fold is not None:
+            command = agent.command(fold, program.command())
+        elif job.processes is not None:
+            # By the loopback interface's address, which the stores of the ranks listen on then, and no other.
+            words = [f"--nproc-per-node={job.processes}", "--standalone", f"--local-addr={agent.LOOPBACK}"]
+            command = program.elastic_command(words)
+        else:
+            command = program.command()
         child = Started(command, variables, job.folder, errors)
     try:
         while (code := child.poll()) is None and not over():
@@ -204,7 +264,10 @@ def _measured(job: Job, code: int | None, text: str, result: launch.Result) -> M
         return Measurement(FAILED, result.lost[0] if result.lost else "it did nothing on a GPU")
     if result.lost:
         return Measurement(FAILED, result.lost[0])
-    return measure(result.traces)
+    cures = [cure for trace in result.traces if (cure := uncompiled(trace.notes))]
+    if cures:
+        return Measurement(REFUSED, UNCOMPILED.format(cure=cures[0]))
+    return measure(result.traces, job.processes if job.nodes is not None else None)
 
 
 def _was_short(result: launch.Result) -> bool:

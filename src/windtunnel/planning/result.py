@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from windtunnel import gpus
-from windtunnel.planning import demand
+from windtunnel.planning import demand, layout
 from windtunnel.planning.planner import RETIMED
 from windtunnel.planning.rows import CHEAPEST, STEP, UNITS, Row, Span, Work
 from windtunnel.trace.plain import Json
@@ -15,6 +14,9 @@ from windtunnel.trace.units import format_bytes, format_ns, format_share, plural
 
 SCHEMA_VERSION = 1
 MOST_NAMES = 4
+
+
+HOST = "the host's own work (loading, decoding, Python) is not counted without data"
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Plan:
         fitting = sum(row.fits for row in self.rows)
         words = [f"the {goal} of {fitting} candidates that fit" if fitting > 1 else "it fits"]
         words += [text for text in (_step(best), _rate(best), _cost(best)) if text]
-        return f"{', '.join(words)}; {self.surety}"
+        return f"{', '.join(words)}; {self.surety}; {HOST}"
 
     @property
     def next(self) -> str:
@@ -184,7 +186,7 @@ class Plan:
 
     def _unused_prices(self) -> list[str]:
         """GPUs that have a price but no row: `--price A100` means another A100 than `--gpus A100-80GB`."""
-        used = {model.key for row in self.rows for model in gpus.parse(row.gpus)}
+        used = {model.key for row in self.rows for model in layout.models(row.gpus)}
         return [key for key in self.work.prices or {} if key not in used]
 
     def _without_effect(self) -> list[str]:

@@ -11,7 +11,7 @@ from windtunnel import gpus
 from windtunnel.errors import UsageError
 from windtunnel.gpus.gpu import Gpu
 from windtunnel.launch import Program
-from windtunnel.planning import demand
+from windtunnel.planning import demand, layout
 from windtunnel.planning.planner import Answer, Question, excess_bytes
 from windtunnel.planning.space import applied
 from windtunnel.trace.plain import Json
@@ -25,6 +25,8 @@ UNITS = (TOKEN, SAMPLE)
 NO_BAND = 0.5
 """The relative band that is assumed where the model gives none."""
 _REQUEST = re.compile(r"Tried to allocate ([\d.]+ \w+)")
+MEETING = "--rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:29500"
+"""How the machines of a cluster find one another: at the address of one of them."""
 HOUR_NS = 3_600_000_000_000
 
 
@@ -190,7 +192,7 @@ def _place(row: Row, work: Work) -> tuple[int, float, float, str]:
 
 def _row(answer: Answer, question: Question, work: Work, unit: str) -> Row:
     candidate, verdict = answer.candidate, answer.verdict
-    models = gpus.parse(candidate.spec)
+    models = layout.models(candidate.spec) * layout.nodes(candidate.spec)
     found, need = verdict.measurement, verdict.need
     step = None
     if verdict.fits and found is not None and found.step_ns:
@@ -230,7 +232,7 @@ def _row(answer: Answer, question: Question, work: Work, unit: str) -> Row:
         cost=hours.times(price) if hours and price is not None else None,
         largest=candidate.largest,
         next_larger=_beyond(answer),
-        command=_command(program, variables, question.ranks(candidate.spec)),
+        command=_command(program, variables, candidate.spec, question.ranks(candidate.spec)),
     )
 
 
@@ -267,14 +269,16 @@ def _beyond(answer: Answer) -> str:
     return f"{value} finds no room for {request[1]} in one piece" if request else f"{value} does not fit"
 
 
-def _command(program: Program, variables: Mapping[str, str | None], ranks: int | None) -> str:
-    """The command to type on a machine with these GPUs."""
+def _command(program: Program, variables: Mapping[str, str | None], spec: str, ranks: int | None) -> str:
+    """The command to type on a machine with these GPUs, or on each machine of a cluster."""
     flag = {"script": [], "module": ["-m"], "code": ["-c"], "command": []}[program.kind]
+    line = shlex.join([*flag, program.name, *program.arguments])
     if ranks is not None:
-        line = ["torchrun", "--standalone", f"--nproc-per-node={ranks}", *flag, program.name, *program.arguments]
-    else:
-        python = [] if program.kind == "command" else ["python"]
-        line = [*python, *flag, program.name, *program.arguments]
+        nodes = layout.nodes(spec)
+        meeting = f"--nnodes={nodes} {MEETING}" if nodes > 1 else "--standalone"
+        line = f"torchrun {meeting} --nproc-per-node={ranks // nodes} {line}"
+    elif program.kind != "command":
+        line = f"python {line}"
     unset = [f"-u {name}" for name, value in variables.items() if value is None]
     set_to = [f"{name}={shlex.quote(value)}" for name, value in variables.items() if value is not None]
-    return " ".join([*(["env", *unset] if unset else []), *set_to, shlex.join(line)])
+    return " ".join([*(["env", *unset] if unset else []), *set_to, line])

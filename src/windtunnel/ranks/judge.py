@@ -26,7 +26,7 @@ def judge(ranks: Sequence[Rank]) -> list[Note]:
     `ranks` are those of one job, all read at the same moment.
     """
     job = {rank.rank: rank for rank in ranks}
-    return mismatches(job, only_open=True) or unlike_messages(job) or blocked(job)
+    return mismatches(job, only_open=True) or unlike_messages(job) or blocked(job) or stalled(job)
 
 
 # ---------------------------------------------------------------------------------------------- disagreement
@@ -178,6 +178,19 @@ def blocked(job: Job) -> list[Note]:
             found.append(_deadlock(job, circle))
             told.update(_reached(job, circle, stuck))
     return found
+
+
+def stalled(job: Job) -> list[Note]:
+    """No rank makes progress, and threads of some wait in calls that no other thread will answer."""
+    calls = waiting(job)
+    if not calls or not all(rank.stuck and rank.ending is None for rank in job.values()):
+        return []
+    first = min(calls)
+    detail: Detail = [
+        ("rank", first), ("group", _group(job, calls[first][0].channel)), ("all", 1),
+        ("stack", " <- ".join(job[first].stuck[1:])), *_lines({rank: _waits(job, rank) for rank in calls}),
+    ]  # fmt: skip
+    return [_note("rank-stuck", _site_of(job[first].stuck[0]), calls[first][0].site, detail)]
 
 
 def waiting(job: Job) -> dict[int, list[Call]]:
@@ -340,11 +353,13 @@ def _awaited(job: Job, gone: int, victims: Sequence[int]) -> Call:
 def _deadlock(job: Job, circle: Sequence[int]) -> Note:
     first = waiting(job)[circle[0]][0]
     second = waiting(job)[circle[-1]][0]
+    joins = [call for rank in circle for call in waiting(job)[rank] if call.channel.kind == "join"]
     detail: Detail = [
         ("group", _group(job, first.channel)),
         ("messages", sum(call.channel.kind in ("send", "recv") for call in (first, second))),
         ("communicators", int(any(_on_another(job, rank, waiting(job)[rank][0]) for rank in circle))),
-        ("join", int(any(call.channel.kind == "join" for rank in circle for call in waiting(job)[rank]))),
+        ("join", int(bool(joins))),
+        ("moved", int(any(call.channel.peer < 0 for call in joins))),
         ("backends", int(_crosses_backends(job, circle))),
         *_lines({rank: _waits(job, rank) for rank in circle}, together=False),
     ]
@@ -379,7 +394,8 @@ def _waits(job: Job, rank: int) -> str:
         where = f"making {_group(job, call.channel)} at {call.site}"
     if call.channel.kind == "join":
         whose = _group(job, call.channel) if call.channel.peer < 0 else listed([rank, call.channel.peer])
-        where = f"making the NCCL communicator of {whose} for its first message at {call.site}"
+        use = "use of another GPU" if call.channel.peer < 0 else "message"
+        where = f"making the NCCL communicator of {whose} for its first {use} at {call.site}"
     apart = ", on another communicator than that one uses" if _on_another(job, rank, call) else ""
     return f"waits in {where}" + (f" for {listed(awaited)}" if awaited else "") + apart
 

@@ -58,6 +58,11 @@ def _ended(detail: Detail) -> str:
 
 
 def _stuck(detail: Detail) -> str:
+    if detail.get("all"):
+        return (
+            f"no rank makes progress; the stack of rank {detail['rank']}'s main thread, innermost first: "
+            f"{detail['stack']}; {lines(detail)}"
+        )
     return (
         f"rank {detail['rank']} is stuck on the host and others wait for it ({_calls(detail)}); its stack, innermost "
         f"first: {detail['stack']}; {lines(detail)}"

@@ -8,8 +8,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from windtunnel.reports.parts import host
+from windtunnel.reports.parts.peak import Peak
 from windtunnel.reports.parts.summary import Device, Summary, short
 from windtunnel.trace.finding import WORTH, Finding
+from windtunnel.trace.holders import words as words_of
 from windtunnel.trace.units import format_bytes, format_ns, format_share, plural
 
 LINES = 15
@@ -29,7 +32,7 @@ def lines(summary: Summary, width: int) -> list[str]:
         *_labelled("next", summary.next, width, SENTENCE),
     ]
     for label, words in figures(summary):
-        found += _labelled(label, words, width, 1)
+        found += _labelled(label, words, width, 2 if label == "held by" else 1)
     notes = _notes(summary.findings)
     room = LINES - len(found) - bool(notes) - 1
     found += _others(summary, width, room)
@@ -40,6 +43,7 @@ def lines(summary: Summary, width: int) -> list[str]:
 
 def _why(words: str, width: int) -> str:
     """The reason, shortened before what its fix would save rather than behind it."""
+    words = words.partition("; most of it held by ")[0]  # a line of their own says who holds it
     reason, fixing, saving = words.partition("; fixing this")
     if not fixing or len(_labelled("", words, width, SENTENCE + 1)) <= SENTENCE:
         return words
@@ -55,8 +59,15 @@ def figures(summary: Summary) -> list[tuple[str, str]]:
     """Step, network, peak of memory, busy, what limits it and what was compiled, as far as they are known."""
     used = [device for device in summary.devices if device.used]
     working = [device for device in used if device.kernels or device.copies or device.collectives]
-    rows = [("step", step(summary)), ("network", summary.network), ("memory", memory(used)), ("busy", busy(working))]
-    rows += [("limit", limit(summary)), ("graphs", graphs(summary))]
+    rows = [
+        ("step", step(summary)),
+        ("network", summary.network),
+        ("memory", memory(used)),
+        ("busy", busy(working, summary.of_window)),
+    ]
+    rows.insert(3, ("held by", held_by(used)))
+    rows += [("host", host_row(summary)), ("limit", limit(summary)), ("graphs", graphs(summary))]
+    rows += [(label, summary.job[label]) for label in ("ranks", "job") if label in summary.job]
     return [row for row in rows if row[1]]
 
 
@@ -67,13 +78,17 @@ def step(summary: Summary) -> str:
         length_ns = summary.end_ns - summary.begin_ns
         return f"none known; {format_ns(length_ns)} in all ({summary.source})" if length_ns else ""
     words = format_ns(timing.step_ns)
-    if summary.band is not None:
-        low, high = (format_ns(round(timing.step_ns * factor)) for factor in (1 - summary.band, 1 + summary.band))
-        words += f" ({low} to {high}, {summary.source})"
+    if (span := timing.step_range_ns(summary.band)) is not None:
+        words += f" ({format_ns(span[0])} to {format_ns(span[1])}, {summary.source})"
     else:
         words += f" ({summary.source})"
     rate = timing.steps_per_s
     return f"{words}, {rate:,.0f} a second" if rate >= 100 else f"{words}, {rate:.3g} a second"
+
+
+def host_row(summary: Summary) -> str:
+    """The host's own work, where there is enough of it."""
+    return "" if summary.host is None else host.figure_words(summary.host, short(summary.host.site))
 
 
 def memory(used: Sequence[Device]) -> str:
@@ -83,17 +98,28 @@ def memory(used: Sequence[Device]) -> str:
         return ""
     device = max(known, key=lambda one: one.peak_allocated_bytes or 0)
     peak = device.peak_allocated_bytes or 0
-    words = f"{format_bytes(peak)} at its peak on cuda:{device.index}"
+    words = f"{format_bytes(peak)} at its peak on {device.place}"
     if device.peak_reserved_bytes:
         words += f", {format_bytes(device.peak_reserved_bytes)} reserved"
     return f"{words} of {format_bytes(device.memory_bytes)}" if device.memory_bytes else words
 
 
-def busy(used: Sequence[Device]) -> str:
-    """Each device's share of the whole run, start-up included."""
-    shares = [f"cuda:{device.index} {format_share(device.busy_share)}" for device in used[:NAMED]]
+def held_by(used: Sequence[Device]) -> str:
+    """The modules that held most of the highest peak, where the history was kept."""
+    peaks = [device.peak for device in used if device.peak is not None and device.peak.has_modules]
+    return holders(max(peaks, key=lambda peak: peak.allocated_bytes), NAMED) if peaks else ""
+
+
+def holders(peak: Peak, most: int) -> str:
+    """The modules that hold most, or the lines of what is no module's."""
+    return words_of(peak.modules, most, short)
+
+
+def busy(used: Sequence[Device], of_window: str) -> str:
+    """The share of each device's steps, or of its time where there are too few, in which it had work."""
+    shares = [f"{device.place} {format_share(device.busy_share)}" for device in used[:NAMED]]
     more = f" and {len(used) - NAMED} more" if len(used) > NAMED else ""
-    return f"{', '.join(shares)}{more} of the whole run" if shares else ""
+    return f"{', '.join(shares)}{more} {of_window}" if shares else ""
 
 
 def graphs(summary: Summary) -> str:
@@ -116,8 +142,8 @@ def limit(summary: Summary) -> str:
     shares = {cause: spent / split.window_ns for cause, spent in split.causes.items()}
     ranked = sorted((cause for cause in shares if shares[cause] >= LEAST), key=lambda cause: -shares[cause])
     shown = [f"{cause} {format_share(shares[cause])}" for cause in ranked[:NAMED]]
-    of = "time" if summary.timing.step_ns is None else "steps"
-    return f"{', '.join(shown)} of cuda:{split.device}'s {of}" if shown else ""
+    of = f" on cuda:{split.device}" if len(summary.timing.splits) > 1 else ""
+    return f"{', '.join(shown)} {summary.of_window}{of}" if shown else ""
 
 
 def _others(summary: Summary, width: int, room: int) -> list[str]:
@@ -129,9 +155,9 @@ def _others(summary: Summary, width: int, room: int) -> list[str]:
     found: list[str] = []
     for number, finding in enumerate(shown):
         of = f" of the {finding.saved_of}" if finding.saved_of else ""
-        saves = f": would save {format_share(finding.saved_share)}{of}" if finding.saved_share else ""
+        saves = f"saves {format_share(finding.saved_share)}{of}: " if finding.saved_share else ""
         where = f" {short(finding.site)}" if finding.site.file else ""
-        found += _labelled("also" if not number else "", f"{finding.code}{where}{saves}", width, 1)
+        found += _labelled("also" if not number else "", f"{saves}{finding.code}{where}", width, 1)
     if len(shown) < len(graver) and room > 0:
         found += _labelled("also" if not shown else "", plural(len(graver) - len(shown), "more finding"), width, 1)
     return found

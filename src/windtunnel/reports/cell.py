@@ -51,14 +51,14 @@ def tiles(summary: Summary) -> Iterator[tuple[str, str]]:
         yield format_ns(step), "a step, modelled" if summary.emulated else "a step, measured"
     else:
         yield format_ns(summary.end_ns - summary.begin_ns), "from the first kernel to the last"
-    peaks = [(one.peak_reserved_bytes, one) for one in summary.devices if one.peak_reserved_bytes is not None]
+    peaks = [(one.peak_allocated_bytes, one) for one in summary.devices if one.peak_allocated_bytes is not None]
     if peaks:
         most, device = max(peaks, key=lambda pair: pair[0])
         total = "" if device.memory_bytes is None else f" of {format_bytes(device.memory_bytes)}"
-        yield format_bytes(most), f"reserved at the peak{total}, cuda:{device.index}"
+        yield format_bytes(most), f"allocated at the peak{total}, {device.place}"
     if summary.devices:
         busiest = max(summary.devices, key=lambda one: one.busy_share)
-        yield format_share(busiest.busy_share), f"of the time cuda:{busiest.index} was busy"
+        yield format_share(busiest.busy_share), f"{summary.of_window} {busiest.place} was busy"
     yield str(len(summary.findings)), "finding" if len(summary.findings) == 1 else "findings"
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from windtunnel.reports import brief
 from windtunnel.reports.parts import charts, page, source, timeline
 from windtunnel.reports.parts import time as _time
+from windtunnel.reports.parts.peak import Peak
 from windtunnel.reports.parts.summary import Device, Summary, memory_words, short, summarize
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.operation import UNKNOWN_GPU
@@ -55,6 +56,9 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
     summary = summarize(trace, findings)
     groups = charts.kernels(trace)
     memory = charts.memory(trace, summary.begin_ns)
+    for device in memory:
+        peak = next((one.peak for one in summary.devices if one.index == device["device"]), None)
+        device["holders"] = [] if peak is None or not peak.has_modules else _holders(peak)
     data = {
         "timeline": timeline.timeline(trace, summary.begin_ns, summary.end_ns, _steady(summary)),
         "memory": memory,
@@ -80,6 +84,20 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
         charts_script=page.template("charts.js"),
         data_json=page.embedded(data),
     )
+
+
+def _holders(peak: Peak) -> list[Json]:
+    """The modules that held a peak, as the page writes them."""
+    return [
+        {
+            "place": one.module or short(one.site),
+            "what": one.what,
+            "line": short(one.site) if one.module else "",
+            "size_bytes": one.size_bytes,
+            "size": format_bytes(one.size_bytes),
+        }
+        for one in peak.modules
+    ]
 
 
 def format_flop(flop: int) -> str:
@@ -133,13 +151,13 @@ def _tiles(summary: Summary) -> list[Json]:
             "label": "peak of memory",
             "value": "not known" if peak is None else format_bytes(peak),
             "share": min(1.0, peak / total) if peak is not None and total else None,
-            "more": f"of {format_bytes(total)}, cuda:{fullest.index}" if total and fullest is not None else "",
+            "more": f"of {format_bytes(total)}, {fullest.place}" if total and fullest is not None else "",
         },
         {
             "label": "busy",
             "value": format_share(max((device.busy_share for device in used), default=0.0)),
             "share": max((device.busy_share for device in used), default=None),
-            "more": brief.limit(summary) or brief.busy(used),
+            "more": brief.limit(summary) or brief.busy(used, summary.of_window),
         },
         {"label": "findings", "value": str(graver), "share": None, "more": plural(notes, "note") if notes else ""},
     ]

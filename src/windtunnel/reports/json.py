@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from windtunnel.checks._edits import Edit, edit_of
+from windtunnel.checks._edits import edit_of
+from windtunnel.checks._program import Edit
+from windtunnel.reports.parts import host
 from windtunnel.reports.parts.compiled import Compiled
 from windtunnel.reports.parts.peak import Peak
 from windtunnel.reports.parts.summary import Device, Step, Summary, summarize
@@ -17,7 +19,7 @@ from windtunnel.trace.plain import Json
 from windtunnel.trace.trace import Trace
 
 SUFFIX = ".json"
-SCHEMA_VERSION = 1  # raised when a key changes its meaning or goes away; new keys may come without
+SCHEMA_VERSION = 2  # raised when a key changes its meaning or goes away; new keys may come without
 
 
 def render(trace: Trace, findings: Sequence[Finding]) -> str:
@@ -31,7 +33,7 @@ def render_run(trace: Trace, findings: Sequence[Finding], ending: Ending) -> str
 
 
 def as_dict(trace: Trace, findings: Sequence[Finding]) -> Json:
-    """The report as plain dicts and lists."""
+    """The report as plain dicts and lists; `host` is measured on this machine, and so another figure in every run."""
     summary = summarize(trace, findings)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -43,12 +45,13 @@ def as_dict(trace: Trace, findings: Sequence[Finding]) -> Json:
         "program": summary.program,
         "operations": summary.operations,
         "duration_ns": summary.end_ns - summary.begin_ns,
-        "timing": _timing(summary.timing) | _samples(summary),
+        "timing": _timing(summary.timing, summary.band) | _samples(summary),
         "devices": [_device(device) for device in summary.devices],
+        "host": host.as_dict(summary.host),
         "compiled": None if summary.compiled is None else _compiled(summary.compiled),
         "steps": _steps(summary),
         "not_decidable": list(summary.not_decidable),
-        "findings": [_finding(finding, edit_of(finding, trace.line)) for finding in summary.findings],
+        "findings": [_finding(finding, edit_of(finding, trace.line, trace.text)) for finding in summary.findings],
         "facts": {key: trace.facts[key] for key in ("options", "versions", "rank") if key in trace.facts},
     }
 
@@ -70,10 +73,11 @@ def _samples(summary: Summary) -> dict[str, object]:
     return {"samples": known | (_site(samples.site) or {})}
 
 
-def _timing(timing: Timing) -> dict[str, object]:
+def _timing(timing: Timing, band: float | None) -> dict[str, object]:
     return {
         "steps": timing.steps,
         "step_ns": timing.step_ns,
+        "step_range_ns": timing.step_range_ns(band),
         "first_step_ns": timing.first_step_ns,
         "steps_per_s": timing.steps_per_s,
         "first_uses": [{"name": name, "duration_ns": duration_ns} for name, duration_ns in timing.first_uses],
@@ -81,6 +85,7 @@ def _timing(timing: Timing) -> dict[str, object]:
             {
                 "index": split.device,
                 "window_ns": split.window_ns,
+                "busy_ns": split.busy_ns,
                 "causes": split.causes,
                 "matrix_ns": split.matrix_ns,
                 "tensor_core_ns": split.tensor_core_ns,
@@ -192,6 +197,19 @@ def _peak(peak: Peak) -> dict[str, object]:
             for holder in peak.holders
         ],
         "other_bytes": peak.other_bytes,
+        "modules": [
+            {
+                "module": one.module,
+                "category": one.category,
+                "operator": one.operator,
+                "tensor": one.tensor,
+                "modules": one.modules,
+                "blocks": one.blocks,
+                "size_bytes": one.size_bytes,
+                "site": _site(one.site),
+            }
+            for one in peak.modules
+        ],
     }
 
 

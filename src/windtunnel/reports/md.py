@@ -52,7 +52,7 @@ def _devices(summary: Summary) -> list[str]:
         ("device", "peak memory", "kernels", "copies", "busy", "host synchronizations"),
         [
             (
-                plain(f"cuda:{device.index} {device.name}"),
+                plain(f"{device.place} {device.name}"),
                 memory_words(device),
                 f"{device.kernels:,}",
                 f"{device.copies:,} ({format_bytes(device.copied_bytes)})",

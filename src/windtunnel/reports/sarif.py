@@ -8,10 +8,13 @@ from pathlib import Path, PurePath
 from urllib.parse import quote
 
 from windtunnel.checks import all_checks
+from windtunnel.checks._edits import edit_of
+from windtunnel.checks._program import Edit
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.operation import Site
 from windtunnel.trace.plain import Json
 from windtunnel.trace.trace import Trace
+from windtunnel.version import addresses, page_address
 
 SUFFIX = ".sarif"
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -25,7 +28,7 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
     stands among the tool's notifications where the program is no file.
     """
     script = _script(trace)
-    placed = [finding for finding in findings if finding.site.file or script]
+    placed = [finding for finding in findings if _is_file(finding.site) or script]
     codes = sorted({finding.code for finding in findings})
     log = {
         "$schema": SCHEMA,
@@ -36,11 +39,15 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
                     "driver": {
                         "name": "windtunnel",
                         "semanticVersion": trace.facts.get("versions", {}).get("windtunnel", "0.0.0"),
+                        **({"informationUri": addresses()["Repository"]} if "Repository" in addresses() else {}),
                         "rules": [_rule(code) for code in codes],
                     }
                 },
                 "originalUriBaseIds": {"SRCROOT": {"description": {"text": "where the program was run"}}},
-                "results": [_result(finding, codes, script) for finding in placed],
+                "results": [
+                    _result(finding, codes, script) | _fixes(edit_of(finding, trace.line, trace.text))
+                    for finding in placed
+                ],
                 "invocations": [
                     {
                         "executionSuccessful": not trace.facts.get("exit_code", 0),
@@ -61,12 +68,14 @@ def _rule(code: str) -> Json:
     check = next((one for one in all_checks() if one.code == code), None)
     known = f"{words}, found by windtunnel in what the program did on GPUs" if check is None else check.title()
     page = known if check is None else check.page()
+    address = page_address(f"checks/{code}.md") if check is not None else ""
     return {
         "id": code,
         "name": code.title().replace("-", ""),
         "shortDescription": {"text": words},
         "fullDescription": {"text": known},
         "help": {"text": page, "markdown": page},
+        **({"helpUri": address} if address else {}),
     }
 
 
@@ -77,11 +86,17 @@ def _script(trace: Trace) -> Site | None:
     return Site(name, 1) if name.endswith(".py") else None
 
 
+def _is_file(site: Site) -> bool:
+    """Whether a line is of a file that can be opened: not of `python -c`, stdin or a notebook's cell."""
+    return bool(site.file) and not site.file.startswith(("<", "Cell In["))
+
+
 def _notice(finding: Finding) -> dict[str, object]:
+    place = f"{finding.site}: " if finding.site.file else ""
     return {
         "descriptor": {"id": finding.code},
         "level": LEVELS[finding.severity],
-        "message": {"text": f"{finding.message}. {finding.advice}"},
+        "message": {"text": f"{place}{finding.message}. {finding.advice}"},
     }
 
 
@@ -93,7 +108,7 @@ def _result(finding: Finding, codes: Sequence[str], script: Site | None) -> dict
         "message": {"text": f"{finding.message}. {finding.advice}"},
         "occurrenceCount": max(1, finding.times),
     }
-    site = finding.site if finding.site.file else script
+    site = finding.site if _is_file(finding.site) else script
     if site is not None:
         result["locations"] = [{"physicalLocation": _place(site)}]
     related = [
@@ -101,18 +116,34 @@ def _result(finding: Finding, codes: Sequence[str], script: Site | None) -> dict
         for number, (site, words) in enumerate(
             ((finding.other, "the other line"), (finding.allocated, "where the memory was allocated")), 1
         )
-        if site.file
+        if _is_file(site)
     ]
     if related:
         result["relatedLocations"] = related
     stacks = [
         _stack(site, words)
         for site, words in ((finding.site, "the line"), (finding.other, "the other line"))
-        if site.file and site.stack
+        if _is_file(site) and site.stack
     ]
     if stacks:
         result["stacks"] = stacks
     return result
+
+
+def _fixes(edit: Edit | None) -> Json:
+    """An edit as a fix; SARIF counts columns from 1."""
+    if edit is None or not _is_file(Site(edit.file, edit.line)):
+        return {}
+    place = _place(Site(edit.file, edit.line))
+    region = {
+        "startLine": edit.line,
+        "startColumn": edit.column + 1,
+        "endLine": edit.end_line,
+        "endColumn": edit.end_column + 1,
+    }
+    replacement = {"deletedRegion": region, "insertedContent": {"text": edit.text}}
+    change = {"artifactLocation": place["artifactLocation"], "replacements": [replacement]}
+    return {"fixes": [{"description": {"text": "what the finding advises"}, "artifactChanges": [change]}]}
 
 
 def _stack(site: Site, words: str) -> Json:
@@ -121,7 +152,7 @@ def _stack(site: Site, words: str) -> Json:
     frames = [
         {"location": {"physicalLocation": _place(one), "logicalLocations": [{"name": one.function or "<module>"}]}}
         for one in lines
-        if one.file
+        if _is_file(one)
     ]
     return {"message": {"text": f"{words} was called from"}, "frames": frames}
 

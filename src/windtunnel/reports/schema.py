@@ -31,6 +31,26 @@ class Times(TypedDict):
     host_factor: float | None
 
 
+class Host(TypedDict):
+    """The host's own work, measured where the program ran."""
+
+    source: Literal["measured"]
+    unit: Literal["step", "round"]
+    rounds: Count
+    kind: Literal["data", "disk", "python", "waiting"]
+    work_ns: Count
+    batch_ns: Count | None
+    workers: Count
+    step_with_host_ns: Count
+    makes_data: bool
+    waited_share: Share
+    io_bytes: Count
+    file: str
+    line: int
+    function: str
+    workers_that_would_hide_it: Count | None
+
+
 class Edit(TypedDict):
     """Replace the characters from (`line`, `column`) to (`end_line`, `end_column`), by 1 and by 0, with `text`."""
 
@@ -69,6 +89,7 @@ class Timing(TypedDict):
 
     steps: Count
     step_ns: Count | None
+    step_range_ns: tuple[Count, Count] | None
     first_step_ns: int | None
     steps_per_s: float | None
     first_uses: list[dict[str, str | int]]
@@ -126,7 +147,7 @@ class Ending(TypedDict):
 class Report(TypedDict):
     """`run --json`, `report --json` and `--report run.json`: times in whole ns, sizes in bytes, shares from 0 to 1."""
 
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     emulated: bool
     times: Times
     verdict: str
@@ -136,6 +157,7 @@ class Report(TypedDict):
     operations: Count
     duration_ns: Count
     timing: Timing
+    host: Host | None
     devices: list[Device]
     compiled: Json | None
     steps: list[Step]
@@ -145,7 +167,7 @@ class Report(TypedDict):
     run: NotRequired[Ending]
 
 
-def json_schema() -> Json:
-    """The JSON Schema (2020-12) of the report of JSON."""
-    schema: Json = msgspec.json.schema(Report)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "windtunnel's report", **schema}
+def schema_of_type(kind: object, title: str) -> Json:
+    """The JSON Schema (2020-12) of a type."""
+    schema: Json = msgspec.json.schema(kind)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **schema}

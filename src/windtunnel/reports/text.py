@@ -17,9 +17,9 @@ from rich.text import Text
 from windtunnel.reports import brief
 from windtunnel.reports.parts import time as _time
 from windtunnel.reports.parts.compiled import SAVED
-from windtunnel.reports.parts.peak import OTHER
 from windtunnel.reports.parts.summary import Device, Summary, activity, memory_words, short, summarize
 from windtunnel.trace.finding import Finding
+from windtunnel.trace.holders import OTHER
 from windtunnel.trace.operation import UNKNOWN_GPU, Site
 from windtunnel.trace.trace import Trace
 from windtunnel.trace.units import format_bytes, format_ns, format_share, join_units, plural
@@ -129,8 +129,8 @@ def _print_devices(console: Console, summary: Summary) -> None:
     splits = {split.device: split for split in summary.timing.splits}
     for device in used:
         name = f" {device.name}" if device.name != UNKNOWN_GPU else ""
-        console.print(Text(f"cuda:{device.index}{name}", style="bold"))
-        for words in _device_lines(device, summary.worked):
+        console.print(Text(f"{device.place}{name}", style="bold"))
+        for words in _device_lines(device, summary):
             _print_paragraph(console, words)
         if device.index in splits:
             for words in _use_lines(splits[device.index], summary.timing):
@@ -138,8 +138,8 @@ def _print_devices(console: Console, summary: Summary) -> None:
         if device.kernels >= MIN_KERNELS:
             console.print(Text(f"  {_bars(device, summary)}"))
     idle = [device for device in summary.devices if device not in used]
-    if idle:
-        names = ", ".join(f"cuda:{device.index}" for device in idle)
+    if idle and not summary.job:  # of a cluster they are other ranks'
+        names = ", ".join(device.place for device in idle)
         console.print(Text(f"{names}: not used", style="dim"))
 
 
@@ -156,7 +156,9 @@ def _time_lines(summary: Summary) -> list[str]:
     lines = [
         ("step", step),
         ("network", summary.network),
+        ("the host's own work", brief.host_row(summary)),
         ("throughput", summary.throughput),
+        *summary.job.items(),
         ("once, at first use", once),
         ("jit of JAX by", summary.jit),
     ]
@@ -173,14 +175,13 @@ def _use_lines(split: _time.Split, timing: _time.Timing) -> list[str]:
     return lines + ([f"most time in {', '.join(top)}"] if top else [])
 
 
-def _device_lines(device: Device, worked: bool) -> list[str]:
+def _device_lines(device: Device, summary: Summary) -> list[str]:
     lines = [f"memory at its peak: {memory_words(device)}", *peak_lines(device)]
-    if worked:
+    if summary.worked:
         collectives = f"{plural(device.collectives, 'collective')}, " if device.collectives else ""
-        lines.append(
-            f"{plural(device.kernels, 'kernel')}, {plural(device.copies, 'copy')} "
-            f"({format_bytes(device.copied_bytes)}), {collectives}busy {format_share(device.busy_share)} of the time"
-        )
+        copied = f"{plural(device.copies, 'copy')} ({format_bytes(device.copied_bytes)})"
+        busy = f"busy {format_share(device.busy_share)} {summary.of_window}"
+        lines.append(f"{plural(device.kernels, 'kernel')}, {copied}, {collectives}{busy}")
     if device.synchronizations:
         lines.append(
             f"{plural(device.synchronizations, 'host synchronization')}, {format_ns(device.wait_ns)} waited: "
@@ -211,6 +212,8 @@ def peak_lines(device: Device) -> list[str]:
         + (f" in {plural(holder.blocks, 'block')}" if holder.blocks > 1 else "")
         for holder in peak.holders[:MAX_LINES]
     )
+    if peak.has_modules:
+        held = brief.holders(peak, MAX_LINES)
     return [f"made of {made}{before}", f"held by {held}"] if known else [f"held by {held}{before}"]
 
 
@@ -264,7 +267,8 @@ def _print_findings(console: Console, summary: Summary, limit: int | None) -> No
         rest = plural(len(graver) - len(shown), "more finding")
         console.print(Text(f"{rest}: `--report run.html` or `run.json` holds all of them", style="dim"))
     if remarks:
-        named = list(dict.fromkeys(f"{finding.code} {short(finding.site)}" for finding in remarks))
-        lines = ", ".join(named[:limit])
-        more = f" and {len(named) - (limit or 0)} more" if limit is not None and len(named) > limit else ""
-        console.print(Text(f"notes (no measurable cost): {lines}{more}", style="dim"))
+        console.print(Text("notes (no measurable cost):", style="dim"))
+        for finding in remarks[:limit]:
+            _print_paragraph(console, f"{finding.code} {short(finding.site)}: {finding.message}; {finding.advice}")
+        if limit is not None and len(remarks) > limit:
+            console.print(Text(f"  and {plural(len(remarks) - limit, 'more note')}", style="dim"))

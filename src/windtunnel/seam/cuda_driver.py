@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ctypes import _CData
 
 LIBRARIES = ("libcuda.so", "libcuda.so.1")
+TWINS = {"libbitsandbytes_cuda": "libbitsandbytes_cpu.so"}
+"""By how the names of libraries begin that need CUDA: the one in the same folder that does not."""
 HANDLE = 0
 """What no library that was opened has for a handle."""
 FIRST_PCI_BUS = 0x1B
@@ -209,6 +211,15 @@ WITHOUT_INIT = frozenset({"cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuG
 """Functions that do not ask for `cuInit` first."""
 
 
+def _for_the_cpu(name: object) -> object:
+    """The library for the CPU that lies beside one for CUDA, where a package brings both."""
+    folder, file = os.path.split(name) if isinstance(name, str) else ("", "")
+    for prefix, twin in TWINS.items():
+        if file.startswith(prefix) and os.path.exists(found := os.path.join(folder, twin)):
+            return found
+    return name
+
+
 def patches(machine: Machine, cuda_version: tuple[int, int]) -> list[Patch]:
     """What to replace in ctypes: how a library is opened, and how a function is found in it."""
     driver = Driver(machine, cuda_version)
@@ -220,7 +231,7 @@ def patches(machine: Machine, cuda_version: tuple[int, int]) -> list[Patch]:
         if isinstance(name, str) and os.path.basename(name) in LIBRARIES:
             self._name, self._handle = name, HANDLE
         else:
-            open_library(self, name, *args, **kwargs)
+            open_library(self, _for_the_cpu(name), *args, **kwargs)
 
     def found(self: ctypes.CDLL, name_or_ordinal: str) -> object:
         return driver.function(name_or_ordinal) if self._handle == HANDLE else find(self, name_or_ordinal)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Callable, Container
@@ -29,6 +31,13 @@ FRAMES_KEPT = 12
 
 CELLS: list[Callable[[str], str]] = []
 """In a notebook: what says which cell a file's name stands for, "Cell In[10]"; "" where it stands for none."""
+
+MAGIC = re.compile(r"get_ipython\(\)\.run_cell_magic\('(\w+)'")
+"""How IPython calls a cell's magic, which is the first line of the cell as it is run."""
+WHOLE = ("rehearse",)
+"""Magics whose cells are run with a line in the place of the magic's."""
+BODIES = ("<module>", "inner")
+"""What a cell's statements are compiled as, also by `%%timeit`."""
 
 MOST_CODES = 1 << 16
 """Of how many code objects it is known whose they are; a program may make new ones without end."""
@@ -63,7 +72,7 @@ class Sites:
         self._kinds: dict[int, int] = {}
         self._codes: list[CodeType] = []
         self._numbers: dict[tuple[int, int], int] = {}
-        self._here = os.getcwd() + os.sep
+        self.here = os.getcwd() + os.sep
 
     def number(self, depth: int = 1) -> int:
         """The number of the calling program's line in the table of sites; 0 when there is none."""
@@ -156,7 +165,7 @@ class Sites:
         if number is None:
             if id(frame.f_code) not in self._kinds:
                 self._kind(frame.f_code)  # keeps it
-            site = Site(self._file(frame.f_code), frame.f_lineno, frame.f_code.co_qualname)
+            site = Site(*self._place(frame), frame.f_code.co_qualname)
             number = self._numbers[key] = self.table.number(site)
         return number
 
@@ -168,31 +177,65 @@ class Sites:
             if (self._kind(caller.f_code) if kind is None else kind) != HIDDEN:
                 callers.append((self._file(caller.f_code), caller.f_lineno, caller.f_code.co_qualname))
             caller = caller.f_back
-        return Site(self._file(frame.f_code), frame.f_lineno, frame.f_code.co_qualname, tuple(callers))
+        return Site(*self._place(frame), frame.f_code.co_qualname, tuple(callers))
+
+    def _place(self, frame: FrameType) -> tuple[str, int]:
+        """A frame's file and line: in a notebook, a cell's."""
+        return (CELLS and in_cell(frame)) or (self._file(frame.f_code), frame.f_lineno)
 
     def _file(self, code: CodeType) -> str:
-        cell = CELLS[0](code.co_filename) if CELLS else ""
-        return cell or code.co_filename.removeprefix(self._here)
+        return shown(code.co_filename, self.here)
 
     def _kind(self, code: CodeType) -> int:
         if len(self._codes) >= MOST_CODES:
             self._kinds.clear()
             self._numbers.clear()
             self._codes.clear()
-        file = code.co_filename
-        if file.startswith(PROGRAMS):
-            kind = PROGRAM
-        elif file.startswith(("<frozen", OURS)) or any(part in file for part in HIDING):
-            kind = HIDDEN
-        elif any(part in file for part in PACKAGES):
-            kind = LIBRARY
-        elif os.path.realpath(file).startswith(STANDARD):
-            kind = HIDDEN
-        else:
-            kind = PROGRAM
-        self._kinds[id(code)] = kind
+        kind = self._kinds[id(code)] = kind_of(code.co_filename)
         self._codes.append(code)
         return kind
+
+
+def kind_of(file: str) -> int:
+    """Whose code a file holds: PROGRAM, LIBRARY or HIDDEN."""
+    if file.startswith(PROGRAMS):
+        return PROGRAM
+    if file.startswith(("<frozen", OURS)) or any(part in file for part in HIDING):
+        return HIDDEN
+    if any(part in file for part in PACKAGES):
+        return LIBRARY
+    return HIDDEN if os.path.realpath(file).startswith(STANDARD) else PROGRAM
+
+
+def shown(file: str, here: str) -> str:
+    """A file's name as sites have it: a notebook's cell, or a path that begins in the folder `here` if it is there."""
+    cell = CELLS[0](file) if CELLS else ""
+    return cell or file.removeprefix(here)
+
+
+def in_cell(frame: FrameType) -> tuple[str, int] | None:
+    """The notebook's cell and the line in it that a frame is at; None where it is at a file's.
+
+    What a magic runs (`%%time`, `%%timeit`, `%%capture`) is compiled under another name, without the magic's own line;
+    what `exec` runs has no text, so the line that calls it counts.
+    """
+    file = frame.f_code.co_filename
+    name = CELLS[0](file)
+    if not name and not file.startswith("<"):
+        return None
+    outermost, caller = frame, frame.f_back
+    while caller is not None and kind_of(caller.f_code.co_filename) != PROGRAM:
+        caller = caller.f_back
+    while caller is not None and caller.f_code.co_filename == file:
+        outermost, caller = caller, caller.f_back
+        while caller is not None and kind_of(caller.f_code.co_filename) != PROGRAM:
+            caller = caller.f_back
+    there = in_cell(caller) if caller is not None else None
+    if caller is not None and there is not None and outermost.f_code.co_name in BODIES:
+        magic = MAGIC.match(linecache.getline(caller.f_code.co_filename, caller.f_lineno))
+        if magic is not None:
+            return there[0], frame.f_lineno + (magic[1] not in WHOLE)
+    return (name, frame.f_lineno) if name else there
 
 
 def _line_of(frame: FrameType) -> str:

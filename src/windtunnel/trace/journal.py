@@ -7,22 +7,26 @@ write is not one. Rows of the allocators' history come with the end, since their
 
 from __future__ import annotations
 
+import io
 import json
 import struct
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from windtunnel import foreign
 from windtunnel.errors import FORMER_NAME, FileFormatError, renamed
 from windtunnel.trace.plain import Json
-from windtunnel.trace.rows import WIDTH
+from windtunnel.trace.rows import WIDTH, Rows
 from windtunnel.trace.schema import Entries
-from windtunnel.trace.trace import Trace, parse
+from windtunnel.trace.trace import Trace, built
 
 MAGIC = b"windtunnel-journal 2\n"
 HEAD = struct.Struct("<cq")
-TABLES, ROWS, MEMORY, FACTS, SOURCES, END = b"T", b"R", b"M", b"F", b"S", b"E"
+TABLES, ROWS, MEMORY, MORE_MEMORY, FACTS, SOURCES, END = b"T", b"R", b"M", b"N", b"F", b"S", b"E"
+"""MEMORY begins the history anew: should a process go on after the end, another one follows."""
 ROW = WIDTH * 8
-TABLE_NAMES = ("lanes", "signatures", "sites", "hazards", "notes")
+TABLE_NAMES = ("lanes", "signatures", "sites", "roles", "hazards", "notes")
 
 
 class Pages:
@@ -34,7 +38,7 @@ class Pages:
         """Rows that are in pages already."""
         self._entries = dict.fromkeys(TABLE_NAMES, 0)
 
-    def new(self) -> bytes:
+    def new(self) -> Iterator[bytes]:
         """Pages of the rows that came since the last call, after the entries of the tables that they refer to."""
         found = self.trace.rows.since(self.written)
         self.written += len(found)
@@ -44,19 +48,21 @@ class Pages:
             if added:
                 entries[name] = added
                 self._entries[name] = known + len(added)
-        pages = _page(TABLES, _json(entries)) if entries else b""
-        return pages + _page(ROWS, found.to_bytes()) if len(found) else pages
+        if entries:
+            yield _page(TABLES, _json(entries))
+        yield from (_page(ROWS, part) for part in found.parts())
 
     def facts(self) -> bytes:
         """A page of the facts as they are now; the last one counts."""
         return _page(FACTS, _json(self.trace.facts))
 
-    def last(self) -> bytes:
+    def last(self) -> Iterator[bytes]:
         """What is still missing, and the mark that nothing is."""
-        memory = _page(MEMORY, self.trace.memory.to_bytes()) if len(self.trace.memory) else b""
-        new = self.new()
+        yield from self.new()
         self.trace.keep_sources()
-        return new + memory + self.facts() + _page(SOURCES, _json(self.trace.sources)) + _page(END, b"")
+        for number, part in enumerate(self.trace.memory.parts()):
+            yield _page(MORE_MEMORY if number else MEMORY, part)
+        yield self.facts() + _page(SOURCES, _json(self.trace.sources)) + _page(END, b"")
 
 
 def read(path: str | Path) -> tuple[Trace, bool]:
@@ -66,37 +72,41 @@ def read(path: str | Path) -> tuple[Trace, bool]:
         FileFormatError: the file is not a journal of ours.
         OSError: the file cannot be read.
     """
-    data = foreign.read_bytes(path)
-    if data.startswith(FORMER_NAME.encode()):
+    with foreign.opened(path) as file:
+        return _read(file, path)
+
+
+def _read(file: BinaryIO, path: str | Path) -> tuple[Trace, bool]:
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    begun = file.read(len(MAGIC))
+    if begun.startswith(FORMER_NAME.encode()):
         raise FileFormatError(renamed(f"the journal {path}", "run the program again"))
-    if not data.startswith(MAGIC):
+    if begun != MAGIC:
         raise FileFormatError(f"{path} has no records that this version of windtunnel can read: run the program again")
     header: Json = {name: [] for name in TABLE_NAMES}
-    rows, memory = bytearray(), b""
+    rows, memory = Rows(), Rows()
     kind = b""
-    position = len(MAGIC)
-    while position + HEAD.size <= len(data):
-        kind, length = HEAD.unpack_from(data, position)
-        page = data[position + HEAD.size : position + HEAD.size + length]
-        if not 0 <= length <= len(page):
+    while len(head := file.read(HEAD.size)) == HEAD.size:
+        kind, length = HEAD.unpack(head)
+        if not 0 <= length <= size - file.tell():
             break
-        position += HEAD.size + length
+        page = file.read(length)
         match kind:
             case b"T":
                 for name, entries in foreign.typed(foreign.from_json(page, path), Entries, path, "is damaged").items():
                     header[name] += entries
             case b"R":
-                rows += page
+                rows.extend(page[: length // ROW * ROW])
             case b"M":
-                memory = page
+                memory = Rows.from_bytes(page[: length // ROW * ROW])
+            case b"N":
+                memory.extend(page[: length // ROW * ROW])
             case b"F":
                 header["facts"] = foreign.from_json(page, path)
             case b"S":
                 header["sources"] = foreign.from_json(page, path)
-    rows, memory = rows[: len(rows) // ROW * ROW], memory[: len(memory) // ROW * ROW]
-    header |= {"rows": len(rows) // ROW, "memory": len(memory) // ROW}
-    trace = parse(header, bytes(rows) + memory, str(path))
-    return trace, kind == END and position == len(data)
+    return built(header, rows, memory, str(path)), kind == END and not head
 
 
 def _page(kind: bytes, content: bytes) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from windtunnel.trace.operation import Kind, Lane
 from windtunnel.trace.plain import Json
-from windtunnel.trace.trace import OF_THIS_MACHINE, Trace
+from windtunnel.trace.trace import Held, Trace
 
 SUMMED = (
     "peak_allocated_bytes",
@@ -89,10 +89,13 @@ def _memory_owners(traces: Sequence[Trace], numbers: Sequence[dict[int, int]]) -
 
 def _add_memory(out: Trace, trace: Trace, numbers: dict[int, int], devices: set[int]) -> None:
     sites = [out.sites.number(site) for site in trace.sites]
-    for action, device, stream, address, size, time, site, category in trace.memory:
+    roles = [out.roles.number(role) for role in trace.roles]
+    for action, device, stream, address, size, time, site, value in trace.memory:
         number = numbers.get(device, device)
         if number in devices:
-            out.memory.append((action, number, stream, address, size, time, sites[site], category))
+            held = Held.of(value)
+            value = held._replace(role=roles[held.role]).packed()
+            out.memory.append((action, number, stream, address, size, time, sites[site], value))
 
 
 def _facts(traces: Sequence[Trace], numbers: Sequence[dict[int, int]]) -> Json:
@@ -112,7 +115,17 @@ def _facts(traces: Sequence[Trace], numbers: Sequence[dict[int, int]]) -> Json:
         "devices": [devices[number] for number in sorted(devices)],
         "band": max(bands, default=None),
         "processes": len(traces),
-        **{key: max(trace.facts.get(key, 0) for trace in traces) for key in OF_THIS_MACHINE},
+        **_measured(traces),
         "incomplete": any(trace.facts.get("incomplete") for trace in traces),
         "unwritten": next((why for trace in traces if (why := trace.facts.get("unwritten"))), ""),
     }
+
+
+def _measured(traces: Sequence[Trace]) -> Json:
+    """The facts of this machine: those of the process that took longest, for which the others wait."""
+    found: Json = {"compile_ns": max(trace.facts.get("compile_ns", 0) for trace in traces)}
+    works = [trace.facts["host_work"] for trace in traces if "host_work" in trace.facts]
+    if works:
+        found["host_work"] = max(works, key=lambda work: int(work.get("round_ns", 0)))
+    found |= {key: traces[0].facts[key] for key in ("host_from", "host_from_file") if key in traces[0].facts}
+    return found

@@ -100,6 +100,20 @@ class Signature(NamedTuple):
     detail: tuple[tuple[str, str | int], ...] = ()
 
 
+class Role(NamedTuple):
+    """Whose a block of memory is: of which module (by its path, below the class of the model), which operator made it.
+
+    `tensor` names it where it has a name: a parameter, or what an optimizer keeps for one ("exp_avg of weight").
+    """
+
+    module: str = ""
+    operator: str = ""
+    tensor: str = ""
+
+
+NO_ROLE = Role()
+
+
 class Hazard(NamedTuple):
     """Two accesses without order, found while the program ran.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _HALF = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
+_NARROW = {"float8": "fp8", "float4": "fp4"}
+"""By how the names of such dtypes begin."""
 _FIRST_TENSOR_CORES = 7
 """The major compute capability from which products of half precision run on tensor cores (Volta)."""
 
@@ -19,7 +21,7 @@ def precision(dtype: str, tf32: bool, peaks: Mapping[str, float]) -> str:
         return "fp64_tensor" if "fp64_tensor" in peaks else "fp64"
     if name in ("float32", "float"):
         return "tf32" if tf32 and "tf32" in peaks else "fp32"
-    kind = "fp8" if name.startswith("float8") else "int8" if name in ("int8", "uint8") else _HALF.get(name, "fp32")
+    kind = _NARROW.get(name[:6]) or ("int8" if name in ("int8", "uint8") else _HALF.get(name, "fp32"))
     return kind if kind in peaks else "fp32"
 
 

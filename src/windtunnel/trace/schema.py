@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 from msgspec import Meta
 
-from windtunnel.trace.operation import Hazard, Lane, Note, Signature, Site
+from windtunnel.trace.operation import Hazard, Lane, Note, Role, Signature, Site
 
 Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 Text = Annotated[str, Meta(max_length=1 << 16)]
+Share = Annotated[float, Meta(ge=0, le=1)]
 Band = Annotated[float, Meta(ge=0, le=1000)]
 """A relative error: neither infinite nor not a number, since reports print times that it spans."""
 
@@ -30,6 +31,8 @@ class DeviceFacts(TypedDict, total=False):
     """A device's totals at the end of the run."""
 
     physical: Annotated[int, Meta(ge=0, lt=1 << 16)]
+    node: Annotated[int, Meta(ge=0)]
+    local: Annotated[int, Meta(ge=0)]
     memory_bytes: Count
     context_bytes: Count
     allocated_bytes: Count
@@ -53,6 +56,17 @@ class Replay(TypedDict):
     out_of_memory: Count
 
 
+class Cure(TypedDict):
+    """What a remedy saves of what the program needed when a request for memory failed."""
+
+    device: Annotated[int, Meta(ge=0, lt=1 << 16)]
+    remedy: str
+    words: str
+    needed_bytes: Count
+    saved_bytes: Count
+    fits: bool
+
+
 class Leak(TypedDict):
     """What a loop left behind on a device: by so many `lines`, and how many `blocks` by the one that left most."""
 
@@ -63,6 +77,49 @@ class Leak(TypedDict):
     lines: Count
     blocks: Count
     size_bytes: Count
+
+
+class HostFacts(TypedDict):
+    """The host that issued the work: its name, and the factors between which four of five of its calls lie."""
+
+    name: Text
+    band: tuple[Annotated[float, Meta(gt=0, le=100)], Annotated[float, Meta(gt=0, le=100)]]
+
+
+class HostWorkFacts(TypedDict, total=False):
+    """The host's own work between operators, measured where the program ran (`reports/parts/host.py`)."""
+
+    steps: Count
+    rounds: Count
+    round_ns: Count
+    pace: Annotated[float, Meta(gt=0, le=1e4)]
+    blocked_share: Share
+    files_share: Share
+    data_lines: list[tuple[str, int, str, Count]]
+    lines: list[tuple[str, int, str, Count]]
+    worker_lines: list[tuple[str, int, str, Count]]
+    ended_by: list[tuple[str, int, str, Count]]
+    batch_ns: Count
+    batch_blocked_share: Share
+    workers: Count
+    io_bytes: Count
+    io_calls: Count
+
+
+class HostWorkRecord(TypedDict):
+    """The same as a report of JSON has it, and `--host-from` takes it."""
+
+    unit: Literal["step", "round"]
+    rounds: Count
+    kind: Literal["data", "disk", "python", "waiting"]
+    makes_data: bool
+    work_ns: Count
+    batch_ns: Count | None
+    workers: Count
+    io_bytes: Count
+    file: Text
+    line: Count
+    function: Text
 
 
 class Facts(TypedDict, total=False):
@@ -78,6 +135,13 @@ class Facts(TypedDict, total=False):
     rank: Annotated[int, Meta(ge=0)]
     world_size: Annotated[int, Meta(ge=0)] | None
     nodes: Annotated[int, Meta(ge=1)]
+    priorities: list[tuple[Count, Count, int]]
+    network: dict[str, object]
+    network_assumed: bool
+    network_band: tuple[float, float] | None
+    cluster: str
+    played: str
+    job: dict[str, Text]
     cuda_version: tuple[int, int] | None
     exit_code: int
     interrupted: bool
@@ -87,10 +151,14 @@ class Facts(TypedDict, total=False):
     processes: Annotated[int, Meta(ge=1)]
     not_decidable: list[str]
     replays: list[Replay]
+    cures: list[Cure]
+    command: str
     leaks: list[Leak]
     library_streams: dict[str, str]
     retimed_from: list[str]
     compile_ns: Count
+    host: HostFacts
+    host_work: HostWorkFacts
     memory_segments: list[dict[str, object]]
     memory_pools: list[object]
     memory_from_start: bool
@@ -105,6 +173,7 @@ class Entries(TypedDict, total=False):
     lanes: list[object]
     signatures: list[object]
     sites: list[object]
+    roles: list[object]
     hazards: list[object]
     notes: list[object]
 
@@ -125,4 +194,5 @@ class Header(Tables, total=False):
     facts: dict[str, object]
     rows: Count
     memory: Count
+    roles: list[Role]
     sources: dict[str, dict[str, str]]

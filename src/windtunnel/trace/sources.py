@@ -65,6 +65,11 @@ def collect(sources: Sources, sites: Iterable[Site], folder: str) -> None:
                 known.setdefault(near, lines[near - 1].rstrip("\n")[:MOST_CHARACTERS])
 
 
+def whole(file: str, folder: str) -> str:
+    """The whole of a file of this machine; empty where it cannot be read."""
+    return "".join(_lines(file, folder))
+
+
 def _lines(file: str, folder: str) -> list[str]:
     if file in linecache.cache:  # a cell of a notebook, or what `exec` was given
         return linecache.getlines(file)

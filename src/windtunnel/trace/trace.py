@@ -16,21 +16,23 @@ from typing import NamedTuple, TypeVar
 
 from windtunnel import foreign
 from windtunnel.errors import FORMER_NAME, FileFormatError, renamed
-from windtunnel.trace.operation import UNKNOWN_SITE, Hazard, Kind, Lane, Note, Signature, Site
+from windtunnel.trace.operation import NO_ROLE, UNKNOWN_SITE, Hazard, Kind, Lane, Note, Role, Signature, Site
 from windtunnel.trace.plain import Json
 from windtunnel.trace.rows import WIDTH, Row, Rows
 from windtunnel.trace.schema import Facts, Header
-from windtunnel.trace.sources import Sources, collect, places
+from windtunnel.trace.sources import Sources, collect, places, whole
 
 MAGIC = "windtunnel-trace 2"
-OF_THIS_MACHINE = ("compile_ns",)
-"""Facts that are measured here, and so would make each run's file another one: reports say them, files do not."""
+OF_THIS_MACHINE = ("compile_ns", "host_work", "host_from", "host_from_file", "command")
+"""Facts of this machine and command, which would make each run's file another one: reports say them, files do not."""
 NO_TRACE = "is not a windtunnel trace"
 HOW = "write one with `windtunnel run --trace`"
 MOST_NS = 1 << 62
 MOST_DEVICES = 1 << 16
 MOST_HEADER_BYTES = 256 << 20
 """What a trace may hold beside its rows: names, lines and blocks of memory."""
+KINDS = tuple(Kind)
+"""By their numbers."""
 KIND, LANE, SIGNATURE, SITE, ISSUED, START, END, VALUE = range(8)
 
 T = TypeVar("T")
@@ -76,6 +78,30 @@ class Table(list[T]):
         return number
 
 
+MEMORY_EXCESS, MEMORY_ROLE = 8, 44
+"""Where the excess (in bytes) and the role begin in the last column of a memory row, whose lowest bits hold the
+category."""
+MOST_ROLES = 1 << (62 - MEMORY_ROLE)
+"""Of which a trace can tell apart; what comes later has no role."""
+
+
+class Held(NamedTuple):
+    """What the last column of a memory row says of an allocation: numbers of category and role, bytes beyond those."""
+
+    category: int
+    excess_bytes: int
+    role: int
+
+    @classmethod
+    def of(cls, value: int) -> Held:
+        """As it is in a row."""
+        return cls(value & 255, value >> MEMORY_EXCESS & (1 << MEMORY_ROLE - MEMORY_EXCESS) - 1, value >> MEMORY_ROLE)
+
+    def packed(self) -> int:
+        """As it goes into a row."""
+        return self.role << MEMORY_ROLE | self.excess_bytes << MEMORY_EXCESS | self.category
+
+
 class MemoryAction(NamedTuple):
     """One step of an allocator's history, with torch's own names for `action`.
 
@@ -93,6 +119,7 @@ class MemoryAction(NamedTuple):
     site: Site
     category: str = ""
     excess_bytes: int = 0
+    role: Role = NO_ROLE
 
 
 MEMORY_ACTIONS = (
@@ -106,11 +133,9 @@ MEMORY_ACTIONS = (
     "oom",
     "snapshot",
 )
-MEMORY_EXCESS = 8
-"""Bits of the last column of a memory row that hold the category; above them is the excess, in bytes."""
-
 MEMORY_CATEGORIES = (
     "", "parameter", "gradient", "optimizer", "activation", "temporary", "workspace", "input", "autocast",
+    "retained", "communication",
 )  # fmt: skip
 
 
@@ -131,6 +156,7 @@ class Trace:
         self.lanes: Table[Lane] = Table()
         self.signatures: Table[Signature] = Table()
         self.sites: Table[Site] = Table([UNKNOWN_SITE])
+        self.roles: Table[Role] = Table([NO_ROLE])
         self.hazards: list[Hazard] = []
         self.notes: list[Note] = []
         self.facts: Json = {"source": "modelled"}
@@ -163,11 +189,12 @@ class Trace:
     def __iter__(self) -> Iterator[Record]:
         lanes, signatures, sites = self.lanes, self.signatures, self.sites
         for kind, lane, signature, site, issued, start, end, value in self.rows:
-            yield Record(Kind(kind), lanes[lane], signatures[signature], sites[site], issued, start, end, value)
+            yield Record(KINDS[kind], lanes[lane], signatures[signature], sites[site], issued, start, end, value)
 
     def memory_actions(self) -> Iterator[MemoryAction]:
         """The allocators' history, in order; empty unless the history was kept."""
-        for action, device, stream, address, size, time, site, category in self.memory:
+        for action, device, stream, address, size, time, site, value in self.memory:
+            held = Held.of(value)
             yield MemoryAction(
                 MEMORY_ACTIONS[action],
                 device,
@@ -176,13 +203,18 @@ class Trace:
                 size,
                 time,
                 self.sites[site],
-                MEMORY_CATEGORIES[category & 255],
-                category >> MEMORY_EXCESS,
+                MEMORY_CATEGORIES[held.category],
+                held.excess_bytes,
+                self.roles[held.role],
             )
 
     def line(self, site: Site) -> str:
         """The text of a line of the program; empty where nothing is known of it."""
         return self.near(site).get(site.line, "")
+
+    def text(self, file: str) -> str:
+        """The whole of a file of the program; empty where the program did not run just now, in `folder`."""
+        return "" if self.folder is None else whole(file, self.folder)
 
     def near(self, site: Site) -> dict[int, str]:
         """The lines known of a site's file by number, those around the site among them."""
@@ -232,7 +264,7 @@ class Trace:
         for row in rows:
             out.rows.append(renumber.row(row))
         for row in self.memory:
-            out.memory.append((*row[:6], renumber.site(row[6]), row[7]))
+            out.memory.append((*row[:6], renumber.site(row[6]), renumber.held(row[7])))
         return out
 
     def save(self, path: str | Path) -> None:
@@ -246,6 +278,7 @@ class Trace:
             "lanes": canonical.lanes,
             "signatures": canonical.signatures,
             "sites": canonical.sites,
+            "roles": canonical.roles,
             "hazards": canonical.hazards,
             "notes": canonical.notes,
             "sources": canonical.sources,
@@ -302,16 +335,34 @@ def parse(header: object, body: bytes, path: str) -> Trace:
     Raises:
         FileFormatError: something in them is not what it should be.
     """
-    plain = foreign.printable(header, path)
-    known = foreign.typed(plain, Header, path, "is damaged in its header")
+    plain, known = _checked(header, path)
     end = known.get("rows", 0) * WIDTH * 8
     if len(body) != end + known.get("memory", 0) * WIDTH * 8:
         raise FileFormatError(f"{path} is truncated: it should have {known.get('rows', 0)} rows; write it again")
+    return _built(plain, known, Rows.from_bytes(body[:end]), Rows.from_bytes(body[end:]), path)
+
+
+def built(header: object, rows: Rows, memory: Rows, path: str) -> Trace:
+    """The trace of a header and of rows that its tables belong to.
+
+    Raises:
+        FileFormatError: something in them is not what it should be.
+    """
+    return _built(*_checked(header, path), rows, memory, path)
+
+
+def _checked(header: object, path: str) -> tuple[Json, Header]:
+    """A header as plain data, and as what it was checked to be."""
+    plain = foreign.printable(header, path)
+    return plain, foreign.typed(plain, Header, path, "is damaged in its header")
+
+
+def _built(plain: Json, known: Header, rows: Rows, memory: Rows, path: str) -> Trace:
     trace = Trace()
-    trace.rows = Rows.from_bytes(body[:end])
-    trace.memory = Rows.from_bytes(body[end:])
+    trace.rows, trace.memory = rows, memory
     trace.lanes, trace.signatures = Table(known["lanes"]), Table(known["signatures"])
     trace.sites, trace.hazards, trace.notes = Table(known["sites"]), known["hazards"], known["notes"]
+    trace.roles = Table(known.get("roles") or [NO_ROLE])
     trace.facts = plain.get("facts", {})
     trace.sources = _numbered(known.get("sources", {}))
     require_sound(trace, path)
@@ -362,6 +413,8 @@ def require_sound(trace: Trace, path: str | Path) -> None:
         _require_below(trace.memory, column, memory.get(column, MOST_NS), path)
     if any(row[7] & 255 >= len(MEMORY_CATEGORIES) for row in trace.memory):
         raise FileFormatError(f"{path} is damaged: its allocations have unknown categories")
+    if any(row[7] >> MEMORY_ROLE >= len(trace.roles) for row in trace.memory):
+        raise FileFormatError(f"{path} is damaged: its allocations have unknown roles")
     if any(not -1 <= lane.device < MOST_DEVICES or not 0 <= lane.stream < MOST_NS for lane in trace.lanes):
         raise FileFormatError(f"{path} is damaged: it names devices that do not exist")
 
@@ -382,12 +435,18 @@ class _Renumber:
             "lanes": {},
             "signatures": {},
             "sites": {},
+            "roles": {0: 0},
             "hazards": {},
             "notes": {},
         }
 
     def site(self, number: int) -> int:
         return self._table("sites", number)
+
+    def held(self, value: int) -> int:
+        """The last column of a memory row."""
+        role = value >> MEMORY_ROLE
+        return value if not role else value + (self._table("roles", role) - role << MEMORY_ROLE)
 
     def row(self, row: Row) -> Row:
         kind, lane, signature, site, issued, start, end, value = row

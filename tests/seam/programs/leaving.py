@@ -8,10 +8,15 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from windtunnel.seam.torch.state.looks import SAMPLERS
+
 
 def threads() -> int:
-    """The threads of this process; gloo's have names of their own in newer versions of PyTorch alone."""
-    return len(list(Path("/proc/self/task").iterdir()))
+    """The threads of this process; gloo's have names of their own in newer versions of PyTorch alone.
+
+    Those that look at what the host works at are left out: they abort nothing.
+    """
+    return len(list(Path("/proc/self/task").iterdir())) - len(SAMPLERS)
 
 
 rank = int(os.environ["RANK"])

@@ -66,7 +66,17 @@ NEAREST = {
 }
 NEAREST_FP32 = {"kepler": ("pascal",), "ampere-86": ("ada",), "blackwell": ("hopper",), "blackwell-120": ("ada",)}
 """The same without tensor cores: GA10x, Ada and Blackwell-120 have 128 FP32 lanes an SM, A100 half of them."""
-_SERVED_BY = {"fp16": "bf16", "bf16": "bf16", "fp8": "bf16", "int8": "bf16", "tf32": "bf16", "fp32": "fp32"}
+PACKED_WEIGHTS = ("_weight_int4pack_mm", "_weight_int8pack_mm")
+"""Products whose weights are narrower than the arithmetic: the bytes that they read bound them, not these tiles."""
+_SERVED_BY = {
+    "fp16": "bf16",
+    "bf16": "bf16",
+    "fp8": "bf16",
+    "fp4": "bf16",
+    "int8": "bf16",
+    "tf32": "bf16",
+    "fp32": "fp32",
+}
 """The precision whose constants serve each one: the tensor cores' peaks differ, their kernels are alike."""
 
 
@@ -355,10 +365,10 @@ def price(problem: Problem) -> Price | None:
         return None
     row, exact = found
     try:
-        sizes = flops.matmul_sizes(problem.name, problem.inputs)
+        sizes = flops.product_sizes(problem.signature, problem.name, problem.inputs)
     except IndexError:
         return None
-    if not all(sizes):
+    if not all(sizes) or problem.name in PACKED_WEIGHTS:
         return None
     batch, m, n, k = sizes
     if flops.is_set(problem.signature, "shared_b"):  # one matrix for all of the batch: its other operands lie in line

@@ -82,8 +82,8 @@ class HostAllocator:
 
     `events` records on (device, stream) pairs: its `record` gets such a pair. `alloc_ns` and `free_ns` are what one
     call of `cudaHostAlloc` (or a function of its size in bytes) and `cudaFreeHost` costs; `elapsed_ns` collects it
-    until the owner takes it. `frees` collects blocks whose storages died, on whatever thread; they are freed at the
-    next call.
+    until the owner takes it. `may_query` says whether an event may be queried now, and raises where that is an
+    error. `frees` collects blocks whose storages died, on whatever thread; they are freed at the next call.
     """
 
     def __init__(
@@ -98,6 +98,7 @@ class HostAllocator:
         self._events: EventSource[tuple[int, int]] = events or InstantEvents()
         self.frees: Frees[HostBlock, tuple[int, int]] = Frees(self._events)
         self.alloc_ns = alloc_ns
+        self.may_query: Callable[[], bool] = lambda: True
         self._free_ns = free_ns
         self._free_lists: list[list[HostBlock]] = [[] for _ in range(BUCKETS)]
         self._pending: deque[tuple[object, HostBlock]] = deque()
@@ -138,12 +139,12 @@ class HostAllocator:
 
     def _new_block(self, size: int, bucket: int) -> HostBlock:
         """`cudaHostAlloc`: addresses are page aligned and never used twice."""
+        duration_ns = self.alloc_ns if isinstance(self.alloc_ns, int) else self.alloc_ns(size)
         block = HostBlock(self._next_address, size)
         self._next_address += -(-size // _PAGE_BYTES) * _PAGE_BYTES
         self._allocations.increase()
         self._allocated_bytes.increase(size)
         self._bucket_allocations[bucket].increase()
-        duration_ns = self.alloc_ns if isinstance(self.alloc_ns, int) else self.alloc_ns(size)
         self._alloc_time.add(duration_ns)
         self.elapsed_ns += duration_ns
         return block
@@ -178,7 +179,7 @@ class HostAllocator:
     def process_events(self) -> None:
         """Make the blocks reusable whose events are complete, oldest first, up to the first incomplete one."""
         pending = self._pending
-        while pending and self._events.done(pending[-1][0]):
+        while pending and self.may_query() and self._events.done(pending[-1][0]):
             block = pending.pop()[1]
             block.events -= 1
             if block.events == 0:

@@ -1,16 +1,16 @@
-"""What held a device's memory at the moment when most was allocated: by category, and by the program's lines."""
+"""What held a device's memory when most was allocated: by category, by module, and by the program's lines."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
 
+from windtunnel.trace.holders import ALLOC, FREE, Alive, ModuleHolder, alive_at, by_module
 from windtunnel.trace.operation import Site
-from windtunnel.trace.trace import MEMORY_ACTIONS, MEMORY_CATEGORIES, MEMORY_EXCESS, Trace
+from windtunnel.trace.trace import Held, Trace
 
 MAX_LINES = 10
-ALLOC, FREE = MEMORY_ACTIONS.index("alloc"), MEMORY_ACTIONS.index("free_requested")
-OTHER = "other"
+MAX_MODULES = 20
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Peak:
 
     `allocated_bytes` is the sum of `categories`; where the history began late it is less than the device's peak.
     `holders` are the lines with most, largest first; `other_bytes` is what lines beyond them hold, and `unnamed_bytes`
-    what no line is known for.
+    what no line is known for. `modules` are the modules with most, and `has_modules` whether any module is known.
     """
 
     device: int
@@ -39,50 +39,45 @@ class Peak:
     holders: list[Holder] = field(default_factory=list)
     other_bytes: int = 0
     unnamed_bytes: int = 0
+    modules: list[ModuleHolder] = field(default_factory=list)
+
+    @property
+    def has_modules(self) -> bool:
+        """Whether anything is known to be of a module."""
+        return any(one.module for one in self.modules)
 
 
 def peaks(trace: Trace) -> dict[int, Peak]:
     """The peak of each device that the history speaks of."""
-    found: dict[int, tuple[int, int]] = {}  # device -> bytes, row
+    found: dict[int, tuple[int, int, int]] = {}  # device -> bytes, row, time
     totals: Counter[int] = Counter()
     alive: dict[tuple[int, int], int] = {}
-    for number, (action, device, _, address, size, _, _, packed) in enumerate(trace.memory):
+    for number, (action, device, _, address, size, time_ns, _, packed) in enumerate(trace.memory):
         if action == ALLOC:
-            size += packed >> MEMORY_EXCESS
+            size += Held.of(packed).excess_bytes
             alive[device, address] = size
             totals[device] += size
-            if totals[device] > found.get(device, (0, 0))[0]:
-                found[device] = totals[device], number
+            if totals[device] > found.get(device, (0, 0, 0))[0]:
+                found[device] = totals[device], number, time_ns
         elif action == FREE:
             totals[device] -= alive.pop((device, address), 0)
-    return {device: _peak(trace, device, row) for device, (_, row) in sorted(found.items())}
+    return {
+        device: _peak(device, time_ns, alive_at(trace, device, row))
+        for device, (_, row, time_ns) in sorted(found.items())
+    }
 
 
-def _peak(trace: Trace, device: int, last: int) -> Peak:
-    alive: dict[int, tuple[int, int, int]] = {}
-    time_ns = 0
-    for number, (action, where, _, address, size, time, site, packed) in enumerate(trace.memory):
-        if number > last:
-            break
-        if where != device:
-            continue
-        if action == ALLOC:
-            alive[address] = site, packed & 255, size + (packed >> MEMORY_EXCESS)
-            time_ns = time
-        elif action == FREE:
-            alive.pop(address, None)
+def _peak(device: int, time_ns: int, alive: list[Alive]) -> Peak:
     categories: Counter[str] = Counter()
     lines: dict[tuple[str, int, str], list[int]] = {}
     sites: dict[tuple[str, int, str], Site] = {}
-    for number, code, size in alive.values():
-        category = MEMORY_CATEGORIES[code] or OTHER
-        categories[category] += size
-        place = trace.sites[number]
-        key = place.file, place.line, category
-        sites.setdefault(key, place)
+    for one in alive:
+        categories[one.category] += one.size_bytes
+        key = one.site.file, one.site.line, one.category
+        sites.setdefault(key, one.site)
         line = lines.setdefault(key, [0, 0])
         line[0] += 1
-        line[1] += size
+        line[1] += one.size_bytes
     ranked = sorted(lines.items(), key=lambda item: (-item[1][1], item[0]))
     holders = [Holder(sites[key], key[2], blocks, size) for key, (blocks, size) in ranked[:MAX_LINES]]
     total = sum(categories.values())
@@ -94,4 +89,5 @@ def _peak(trace: Trace, device: int, last: int) -> Peak:
         holders,
         total - sum(holder.size_bytes for holder in holders),
         sum(size for key, (_, size) in lines.items() if not key[0]),
+        list(by_module(alive))[:MAX_MODULES],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import NamedTuple
 
 from windtunnel.trace.operation import Site
@@ -18,9 +19,10 @@ class Line(NamedTuple):
 
 
 def around(trace: Trace, site: Site) -> list[Line]:
-    """The lines around a site, or none where the trace does not hold them."""
+    """The lines around a site without their common indent, or none where the trace does not hold them."""
     known = trace.near(site)
     if site.line not in known:
         return []
-    near = range(site.line - AROUND, site.line + AROUND + 1)
-    return [Line(number, known[number], number == site.line) for number in near if number in known]
+    near = [number for number in range(site.line - AROUND, site.line + AROUND + 1) if number in known]
+    texts = textwrap.dedent("\n".join(known[number] for number in near)).split("\n")
+    return [Line(number, text, number == site.line) for number, text in zip(near, texts, strict=True)]

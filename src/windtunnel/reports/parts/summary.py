@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import heapq
 import os
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from windtunnel.reports.parts import compiled, throughput
+from windtunnel.checks.not_modelled import uncompiled
+from windtunnel.reports.parts import compiled, host, throughput
 from windtunnel.reports.parts.compiled import Compiled
+from windtunnel.reports.parts.host import HostWork
 from windtunnel.reports.parts.peak import Peak, peaks
 from windtunnel.reports.parts.throughput import Samples
 from windtunnel.reports.parts.time import Timing, measure
@@ -47,6 +48,7 @@ class Device:
 
     index: int
     name: str = UNKNOWN_GPU
+    place: str = ""  # how a person finds it: by its number, and of several nodes that of its node
     memory_bytes: int | None = None
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
@@ -59,14 +61,16 @@ class Device:
     copies: int = 0
     copied_bytes: int = 0
     collectives: int = 0
-    busy_ns: int = 0
-    busy_share: float = 0.0
+    busy_share: float = 0.0  # of its window in `timing`: the steady steps, or all its time where there are too few
     intervals: dict[int, array[int]] = field(default_factory=dict)  # stream -> start, end, start, end, ... in ns
     synchronizations: int = 0
     wait_ns: int = 0
     waits: dict[tuple[str, int, str], Waits] = field(default_factory=dict)
     transfers: dict[tuple[str, int, str], Transfers] = field(default_factory=dict)
     peak: Peak | None = None  # what held the memory; None unless the history was kept
+
+    def __post_init__(self) -> None:
+        self.place = self.place or f"cuda:{self.index}"
 
     @property
     def used(self) -> bool:
@@ -113,6 +117,13 @@ class Summary:
     compiled: Compiled | None = None
     host_factor: float | None = None  # by what the host's own time was multiplied where it was measured
     jit: str = ""  # what compiled JAX's functions
+    job: dict[str, str] = field(default_factory=dict)  # of a cluster that few processes play, lines by their labels
+    ranks: int = 1
+    host: HostWork | None = None  # the host's own work, where it was measured and is worth a word
+    host_uncounted: str = ""  # why it was not measured, where it was not
+    between: str = ""  # the network's name
+    network_assumed: bool = False
+    network_band: tuple[float, float] | None = None
 
     @property
     def stamp(self) -> str:
@@ -121,10 +132,15 @@ class Summary:
 
     @property
     def network(self) -> str:
-        """What is not known of the network between nodes; empty of one node."""
-        if self.nodes == 1:
+        """What connects the nodes, and how well that is known; empty of one node."""
+        if self.nodes == 1 or not self.between:
             return ""
-        return f"not modelled: {self.nodes} nodes are timed as one, so steps take at least as long as this says"
+        given = ", assumed (--network names another)" if self.network_assumed else ""
+        words = f"{self.nodes} nodes, {self.between}{given}"
+        if self.network_band is None:
+            return words
+        low, high = self.network_band
+        return f"{words}; between nodes four of five collectives take {low:.2f} to {high:.2f} of these times"
 
     @property
     def worked(self) -> bool:
@@ -136,7 +152,13 @@ class Summary:
         """Samples a second and what says so, in one phrase; empty where the batch is not known."""
         if self.samples is None:
             return ""
-        return self.samples.words(self.timing.step_ns, short(self.samples.site), self.processes)
+        processes = self.ranks if self.job else self.processes
+        return self.samples.words(self.timing.step_ns, short(self.samples.site), processes)
+
+    @property
+    def of_window(self) -> str:
+        """What all shares of a device's time are of."""
+        return self.timing.of_window
 
     @property
     def silent_checks(self) -> str:
@@ -184,13 +206,17 @@ def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
         devices.setdefault(index, Device(index)).peak = peak
     begin_ns = begin_ns or 0
     used = sorted((one for one in devices.values() if one.index >= 0), key=lambda one: one.index)
-    for device in used:
-        device.busy_ns = _busy_ns(device)
-        device.busy_share = min(1.0, device.busy_ns / (end_ns - begin_ns)) if end_ns > begin_ns else 0.0
     emulated = trace.facts.get("source", "modelled") == "modelled"
-    verdict, why, advice = _verdict(trace, used, findings, end_ns - begin_ns, emulated)
+    timing = measure(trace)
+    _set_busy(used, timing)
+    waits = sum(device.synchronizations for device in used) >= max(1, len(steps))
+    work = host.measure(trace, timing, waits, end_ns - begin_ns)
+    went = _where_time_went(used, end_ns - begin_ns, timing.of_window)
+    verdict, why, advice = _verdict(trace, used, findings, went, emulated)
+    if work is not None and work.is_bound and _comes_first(trace.facts, work, findings):
+        verdict, why, advice = _host_verdict(verdict.partition(": ")[0], work)
     return Summary(
-        verdict,
+        _of_uncompiled(verdict, uncompiled(trace.notes)),
         why,
         advice,
         emulated,
@@ -203,7 +229,7 @@ def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
         used,
         steps,
         list(findings),
-        measure(trace),
+        timing,
         tuple(trace.facts.get("not_decidable", ())),
         throughput.measure(trace),
         int(trace.facts.get("processes", 1)),
@@ -211,13 +237,65 @@ def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
         compiled.measure(trace),
         _host_factor(trace.facts.get("options", {})),
         str(trace.facts.get("versions", {}).get("jit of JAX by", "")),
+        {str(label): str(words) for label, words in trace.facts.get("job", {}).items()},
+        int(trace.facts.get("world_size") or 1),
+        work,
+        _host_uncounted(trace.facts, emulated),
+        str(trace.facts.get("network", {}).get("name", "")),
+        bool(trace.facts.get("network_assumed")),
+        trace.facts.get("network_band"),
     )
+
+
+def _of_uncompiled(verdict: str, cure: str) -> str:
+    """The verdict, after a first sentence on what `torch.compile` lacks, if that is anything."""
+    place, _, rest = verdict.partition(": ")
+    said = f"{place}, uncompiled: torch.compile compiled nothing here ({cure}). {rest[:1].upper()}{rest[1:]}"
+    return said if cure else verdict
+
+
+def _set_busy(devices: Sequence[Device], timing: Timing) -> None:
+    """Each device's share of its window in which it had work."""
+    splits = {split.device: split for split in timing.splits if split.window_ns}
+    for device in devices:
+        if (split := splits.get(device.index)) is not None:
+            device.busy_share = split.busy_ns / split.window_ns
+
+
+def _host_verdict(place: str, work: HostWork) -> tuple[str, str, str]:
+    """Verdict, why and next of a run that the host's own work bounds."""
+    line = short(work.site)
+    return f"{place}: {host.verdict_words(work, line)}", host.why_words(work, line), host.next_words(work)
+
+
+def _comes_first(facts: Json, work: HostWork, findings: Sequence[Finding]) -> bool:
+    """Whether the host's work matters more than any finding, and than how the program ended."""
+    if facts.get("exit_code") or facts.get("incomplete") or facts.get("tests") is not None:
+        return False
+    if any(finding.severity == "error" or _is_wrong(finding) for finding in findings):
+        return False
+    most = max((finding.saved_share or 0.0 for finding in findings if finding.saved_of in ("step", "run")), default=0.0)
+    return work.waited_share > most * work.step_ns / work.whole_ns
+
+
+def _is_wrong(finding: Finding) -> bool:
+    """Whether it says what is wrong, and not what is slow or large: no saving stands for it."""
+    return finding.severity == "warning" and finding.saved_share is None and not finding.size_bytes
+
+
+def _host_uncounted(facts: Json, emulated: bool) -> str:
+    """Why the host's own work is in no figure; empty where it was measured."""
+    options = facts.get("options", {})
+    if not emulated or "host_work" in facts or "host_from" in facts or options.get("host_time") == "measured":
+        return ""
+    return NO_DATA if options.get("no_data") else ""
 
 
 def _host_factor(options: Json) -> float | None:
     return float(options.get("host_factor", 1.0)) if options.get("host_time") == "measured" else None
 
 
+NO_DATA = "host work is not counted without data"
 SHORT = 2_000  # kernels, about 20 ms of launching
 HOLDERS = 3  # lines that a verdict names
 SMALL = 0.01  # of a peak: what is not worth a word
@@ -248,8 +326,10 @@ def _devices(facts: Json) -> dict[int, Device]:
     devices = {}
     totals = facts.get("devices", [])
     for index, gpu in enumerate(facts.get("gpus", [])):
-        device = Device(index, str(gpu.get("name", UNKNOWN_GPU)), gpu.get("memory_bytes"))
+        device = Device(index, str(gpu.get("name", UNKNOWN_GPU)), memory_bytes=gpu.get("memory_bytes"))
         if index < len(totals):
+            if "node" in totals[index] and int(facts.get("nodes", 1)) > 1:
+                device.place = f"cuda:{totals[index]['local']} of node {totals[index]['node']}"
             device.memory_bytes = totals[index].get("memory_bytes", device.memory_bytes)
             device.peak_allocated_bytes = totals[index].get("peak_allocated_bytes")
             device.peak_reserved_bytes = totals[index].get("peak_reserved_bytes")
@@ -284,16 +364,6 @@ def _count(device: Device, record: Record) -> None:
         device.kernels += 1
         device.kernel_ns += record.duration_ns
     device.intervals.setdefault(record.lane.stream, array("q")).extend((record.start_ns, record.end_ns))
-
-
-def _busy_ns(device: Device) -> int:
-    """How long at least one stream had work: the union of the streams' intervals, each of which is in order."""
-    busy_ns = until_ns = 0
-    streams = [zip(*([iter(numbers)] * 2), strict=True) for numbers in device.intervals.values()]
-    for start_ns, end_ns in heapq.merge(*streams):
-        busy_ns += max(0, end_ns - max(start_ns, until_ns))
-        until_ns = max(until_ns, end_ns)
-    return busy_ns
 
 
 def _count_step(step: Step, steps: list[Step], record: Record) -> Step:
@@ -341,9 +411,11 @@ def gpu_names(devices: Sequence[Device]) -> str:
 
 
 def _verdict(
-    trace: Trace, devices: list[Device], findings: Sequence[Finding], window_ns: int, emulated: bool
+    trace: Trace, devices: list[Device], findings: Sequence[Finding], went: str, emulated: bool
 ) -> tuple[str, str, str]:
-    place = f"{'EMULATED' if emulated else 'MEASURED'} on {gpu_names(devices)}"
+    place = f"{'EMULATED' if emulated else 'MEASURED'} on {trace.facts.get('cluster') or gpu_names(devices)}"
+    if uncounted := _host_uncounted(trace.facts, emulated):
+        place += f" ({uncounted})"
     tests = trace.facts.get("tests")  # of a pytest run, whose devices were many and short-lived
     if tests is not None:
         place = f"{'EMULATED' if emulated else 'MEASURED'}, {plural(tests, 'test')} on GPUs"
@@ -359,11 +431,11 @@ def _verdict(
         advice = "leave that part out or replace it where there is no GPU, or run it on a real one"
         return f"{place}: the emulation refused to go on", str(refusal), advice
     if interrupted and not any(finding.severity == "error" for finding in findings):
-        return f"{place}: no verdict on a part of a run", _where_time_went(devices, window_ns), "run it to its end"
+        return f"{place}: no verdict on a part of a run", went, "run it to its end"
     errors = [finding for finding in findings if finding.severity == "error"]
     warnings = [finding for finding in findings if finding.severity == "warning"]
     if code and warnings and not errors:
-        return f"{place}: no finding explains it", _where_time_went(devices, window_ns), "see its own error message"
+        return f"{place}: no finding explains it", went, "see its own error message"
     if errors or warnings:
         counts = [plural(len(some), word) for some, word in ((errors, "error"), (warnings, "warning")) if some]
         worst = (errors or warnings)[0]
@@ -388,7 +460,7 @@ def _verdict(
             "move the model and its inputs to a device (`.to('cuda')`) if it should run on one",
         )
     if code:
-        return f"{place}: no finding explains it", _where_time_went(devices, window_ns), "see its own error message"
+        return f"{place}: no finding explains it", went, "see its own error message"
     kernels = sum(device.kernels for device in devices) // max(1, int(trace.facts.get("processes", 1)))
     if kernels < SHORT:  # of a process: each is judged by itself
         return (
@@ -396,7 +468,7 @@ def _verdict(
             f"{plural(kernels, 'kernel')}, and start-up is most of so short a run",
             f"run more steps: from about {SHORT:,} kernels on the time is judged",
         )
-    return f"{place}: nothing to fix", _where_time_went(devices, window_ns), _next(trace, emulated)
+    return f"{place}: nothing to fix", went, _next(trace, emulated)
 
 
 def _of_incomplete(unwritten: str | None) -> tuple[str, str]:
@@ -417,7 +489,7 @@ def _of_snapshot(trace: Trace, devices: list[Device], place: str) -> tuple[str, 
     device = max(devices, key=lambda one: one.peak_allocated_bytes or 0, default=None)
     if device is None or device.peak is None:
         return f"{place}: the snapshot holds no allocation", "it has no segment and no event", "record while it works"
-    verdict = f"{place}: {memory_words(device)} at the peak of cuda:{device.index}"
+    verdict = f"{place}: {memory_words(device)} at the peak of {device.place}"
     if not trace.facts.get("history_allocations"):
         held = holders_words(device.peak, HOLDERS)
         return verdict, f"this was held when the snapshot was written{held and ': '}{held}", RECORD
@@ -447,12 +519,12 @@ def _ending(code: int) -> str:
     return f", signal {code - 128} ended the program" if code > 128 else f", the program failed (exit code {code})"
 
 
-def _where_time_went(devices: list[Device], window_ns: int) -> str:
+def _where_time_went(devices: list[Device], window_ns: int, of_window: str) -> str:
     if not window_ns:
         return "memory was taken, and no work was recorded"
-    shares = [f"cuda:{device.index} busy {format_share(device.busy_share)}" for device in devices]
+    shares = [f"{device.place} busy {format_share(device.busy_share)}" for device in devices]
     shown = ", ".join(shares[:4]) + (", ..." if len(shares) > 4 else "")
-    return f"{format_ns(window_ns)} from the first to the last operation; {shown}"
+    return f"{format_ns(window_ns)} from the first to the last operation; {shown} {of_window}"
 
 
 def _next(trace: Trace, emulated: bool) -> str:

@@ -6,11 +6,12 @@ A step ends where the device has done what was asked of it before `optimizer.ste
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import merge
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import median
 
 from windtunnel.trace import roofline
@@ -19,11 +20,15 @@ from windtunnel.trace.plain import Json
 from windtunnel.trace.trace import Trace
 from windtunnel.trace.units import format_ns, format_share, plural
 
-CAUSES = ("compute", "memory", "launch", "communication", "copy", "wait", "first use", "input")
-"""Why a device was as it was: kernels by what bounds them, transfers that no kernel hides, and gaps.
-
-`launch` are short gaps between launches, and kernels too small for either bound; `wait` are gaps after the host had
-waited; `input` are gaps in which the host did something else."""
+SMALL = "small kernels"
+BUSY = ("compute", "memory", SMALL, "communication", "copy")
+"""Causes that a device has work for: kernels by what bounds them (too small for either bound: `small kernels`), and
+transfers that no kernel hides. They sum up to the time that it is busy."""
+CAUSES = (*BUSY, "launch", "wait", "first use", "input")
+"""The same, and the gaps: `launch` are short ones between launches, `wait` those after the host had waited, `input`
+those in which the host did something else."""
+ORDERED = tuple(sorted(CAUSES))
+NUMBERS = {cause: number for number, cause in enumerate(ORDERED)}
 SMALL_NS = 20_000  # a kernel shorter than this, that does
 SMALL_SHARE = 4  # less than a fourth of what the roofline allows in its time, is bound by its launch
 TOP = 8
@@ -37,9 +42,10 @@ Span = tuple[int, int]
 class Split:
     """One device's time in the steady part of the run, by cause; all times in nanoseconds.
 
-    `matrix_ns` is kernel time of operators that count operations (products, convolutions, attention), `tensor_core_ns`
-    the part of it that tensor cores compute; `moved_ns` is the time of copies and collectives, `hidden_ns` the part of
-    it behind kernels of the same device; `tensor_cores` says whether the device has any.
+    `busy_ns` is how long at least one stream had work. `matrix_ns` is kernel time of operators that count operations
+    (products, convolutions, attention), `tensor_core_ns` the part of it that tensor cores compute; `moved_ns` is the
+    time of copies and collectives, `hidden_ns` the part of it behind kernels of the same device; `tensor_cores` says
+    whether the device has any.
     """
 
     device: int
@@ -50,11 +56,15 @@ class Split:
     moved_ns: int = 0
     hidden_ns: int = 0
     tensor_cores: bool = True
+    busy_ns: int = 0
 
 
 @dataclass
 class Operator:
-    """All kernels of one name on one device; `roofline` is the share of what the roofline allows, None if unknown."""
+    """All kernels of one name on one device, and their `share` of its kernels' time.
+
+    `roofline` is the share of what the roofline allows, None if unknown.
+    """
 
     device: int
     name: str
@@ -80,6 +90,35 @@ class Timing:
     splits: list[Split] = field(default_factory=list)
     operators: list[Operator] = field(default_factory=list)
     first_uses: list[tuple[str, int]] = field(default_factory=list)
+    host_band: tuple[float, float] = (1.0, 1.0)
+
+    def step_range_ns(self, band: float | None) -> tuple[int, int] | None:
+        """Between which times four of five steps lie: kernels have a `band`, and hosts differ in what they issue.
+
+        None where nothing says it.
+        """
+        if self.step_ns is None or band is None:
+            return None
+        host = self.host_share
+        low, high = self.host_band
+        if low == high:
+            host = 0.0
+        return (
+            round(self.step_ns * ((1 - host) * (1 - band) + host * low)),
+            round(self.step_ns * ((1 - host) * (1 + band) + host * high)),
+        )
+
+    @property
+    def of_window(self) -> str:
+        """What the splits are of: the steady steps, or all the time that the devices had work."""
+        return "of the steps" if self.steps >= SKIPPED_STEPS else "of the time"
+
+    @property
+    def host_share(self) -> float:
+        """The share of a step that the host decides on the busiest device: launches, and kernels shorter than those."""
+        issued = [sum(split.causes.get(cause, 0) for cause in ("launch", SMALL)) for split in self.splits]
+        shares = [ns / split.window_ns for ns, split in zip(issued, self.splits, strict=True) if split.window_ns]
+        return min(shares, default=0.0)
 
     @property
     def steps_per_s(self) -> float | None:
@@ -100,8 +139,8 @@ def measure(trace: Trace) -> Timing:
             if skip and len(done) == 1:
                 begin = part.until_ns
                 part.forget()
-        elif not (skip and len(done) == ends):
-            part.take(row)
+        elif begin is None or len(done) < ends or (begin <= row[5] and row[6] <= done[-1]):
+            part.take(row)  # rows of other processes follow all of the first one's, and so do not tell its steps
     lengths = [later - earlier for earlier, later in pairwise(done)]
     timing = Timing(len(done), int(median(lengths)) if lengths else None)
     if done:
@@ -110,6 +149,8 @@ def measure(trace: Trace) -> Timing:
     for one in timing.splits:
         capability = (part.gpus[one.device].get("compute_capability") or [7]) if one.device < len(part.gpus) else [7]
         one.tensor_cores = capability[0] >= TENSOR_CORES
+    low, high = trace.facts.get("host", {}).get("band", (1.0, 1.0))
+    timing.host_band = float(low), float(high)
     timing.operators = part.operators()
     timing.first_uses = part.first_uses
     return timing
@@ -135,7 +176,7 @@ class Kernel:
     def cause(self, duration_ns: int) -> str:
         """What one kernel of this signature was bound by."""
         small = (self.chain or duration_ns < SMALL_NS) and SMALL_SHARE * self.roofline_ns < duration_ns
-        return "launch" if small and self.roofline_ns else self.bound
+        return SMALL if small and self.roofline_ns else self.bound
 
 
 class _Device:
@@ -144,9 +185,9 @@ class _Device:
     def __init__(self, index: int, first_ns: int) -> None:
         self.index = index
         self.first_ns = self.until_ns = first_ns
-        self.kernels: dict[int, list[tuple[int, int, str]]] = {}  # stream -> (start, end, cause)
-        self.collectives: dict[int, list[Span]] = {}
-        self.copies: dict[int, list[Span]] = {}
+        self.kernels: dict[int, array[int]] = {}  # stream -> start, end, number of the cause, one after the other
+        self.collectives: dict[int, array[int]] = {}  # stream -> start, end
+        self.copies: dict[int, array[int]] = {}
         self.gaps: Counter[str] = Counter()
         self.waited_ns = self.worked_ns = self.once_ns = 0
         self.matrix_ns = self.tensor_core_ns = 0
@@ -174,25 +215,42 @@ class _Device:
         """The window by cause, whose parts sum up to it."""
         begin = self.first_ns if begin_ns is None else begin_ns
         end = max(self.until_ns, end_ns or 0)
-        split = Split(self.index, end - begin, dict.fromkeys(CAUSES, 0))
-        kernels: list[Span] = []
+        split = Split(self.index, end - begin, causes=dict.fromkeys(CAUSES, 0))
+        causes = [0] * len(ORDERED)
         until = begin
-        for start, stop, cause in merge(*self.kernels.values()):
-            split.causes[cause] += max(0, stop - max(start, until))
+        for start, stop, number in _kernels(self.kernels):
+            causes[number] += max(0, stop - max(start, until))
             until = max(until, stop)
-            kernels.append((start, stop))
-        busy = list(_union(kernels))
+        for number, cause in enumerate(ORDERED):
+            split.causes[cause] += causes[number]
+        busy = _flat(union((start, stop) for start, stop, _ in _kernels(self.kernels)))
         for cause, lanes in (("communication", self.collectives), ("copy", self.copies)):
-            spans = list(_union(merge(*lanes.values())))
-            total, hidden = sum(stop - start for start, stop in spans), _overlap(spans, busy)
+            spans = _flat(union(merge(*map(_spans, lanes.values()))))
+            total, hidden = sum(stop - start for start, stop in _spans(spans)), overlap(_spans(spans), _spans(busy))
             split.moved_ns += total
             split.hidden_ns += hidden
             split.causes[cause] += total - hidden
-            busy = list(_union(merge(busy, spans)))
-        idle = split.window_ns - sum(stop - start for start, stop in busy)
-        _share_out(split.causes, self.gaps, max(0, idle))
+            if spans:
+                busy = _flat(union(merge(_spans(busy), _spans(spans))))
+        split.busy_ns = min(split.window_ns, sum(stop - start for start, stop in _spans(busy)))
+        _share_out(split.causes, self.gaps, split.window_ns - split.busy_ns)
         split.matrix_ns, split.tensor_core_ns = self.matrix_ns, self.tensor_core_ns
         return split
+
+
+def _kernels(lanes: Mapping[int, array[int]]) -> Iterator[tuple[int, int, int]]:
+    """The kernels of all streams in order: start, end and number of the cause."""
+    return merge(*(zip(*([iter(numbers)] * 3), strict=True) for numbers in lanes.values()))
+
+
+def _spans(numbers: array[int]) -> Iterator[Span]:
+    """Spans that lie one after the other."""
+    return zip(*([iter(numbers)] * 2), strict=True)
+
+
+def _flat(spans: Iterable[Span]) -> array[int]:
+    """Spans one after the other: of millions, 16 bytes each."""
+    return array("q", chain.from_iterable(spans))
 
 
 class _Part:
@@ -232,10 +290,13 @@ class _Part:
         device.follow(start, end)
         if kind == Kind.KERNEL:
             kernel = self._kernel(device, number, value, end - start)
-            device.kernels.setdefault(lane.stream, []).append((start, end, kernel.cause(end - start)))
+            spans = device.kernels.get(lane.stream)
+            if spans is None:
+                spans = device.kernels[lane.stream] = array("q")
+            spans.extend((start, end, NUMBERS[kernel.cause(end - start)]))
         else:
             lanes = device.copies if kind == Kind.COPY else device.collectives
-            lanes.setdefault(lane.stream, []).append((start, end))
+            lanes.setdefault(lane.stream, array("q")).extend((start, end))
 
     def _host(self, kind: int, number: int, duration_ns: int) -> None:
         name = self.trace.signatures[number].name
@@ -265,7 +326,7 @@ class _Part:
         return kernel
 
     def operators(self) -> list[Operator]:
-        """Operators by the time that they took, over all devices; `share` is of all kernels' time."""
+        """Each device's operators by the time that they took; `share` is of the time of all its kernels."""
         found: dict[tuple[int, str], Operator] = {}
         for key, (times, duration_ns) in self._sums.items():
             kernel, name = self._kernels[key], self.trace.signatures[key[1]].name
@@ -275,10 +336,17 @@ class _Part:
             one.times += times
             one.duration_ns += duration_ns
             one.roofline_ns += kernel.roofline_ns * times
-        total = sum(one.duration_ns for one in found.values())
+        totals: Counter[int] = Counter()
         for one in found.values():
-            one.share = one.duration_ns / total if total else 0.0
-        return sorted(found.values(), key=lambda one: (-one.duration_ns, one.device, one.name))[:TOP]
+            totals[one.device] += one.duration_ns
+        shown: Counter[int] = Counter()
+        ranked = []
+        for one in sorted(found.values(), key=lambda one: (-one.duration_ns, one.device, one.name)):
+            one.share = one.duration_ns / totals[one.device] if totals[one.device] else 0.0
+            shown[one.device] += 1
+            if shown[one.device] <= TOP:
+                ranked.append(one)
+        return ranked
 
 
 # ---------------------------------------------------------------------- in words
@@ -289,9 +357,8 @@ def step_words(timing: Timing, band: float | None) -> str:
     if timing.step_ns is None or timing.steps_per_s is None:
         return ""
     words = format_ns(timing.step_ns)
-    if band is not None:
-        low, high = (format_ns(round(timing.step_ns * factor)) for factor in (1.0 - band, 1.0 + band))
-        words += f" ({low} to {high})"
+    if (span := timing.step_range_ns(band)) is not None:
+        words += f" ({format_ns(span[0])} to {format_ns(span[1])})"
     words += f", {_rate(timing.steps_per_s)} a second; median of {plural(timing.steps - 1, 'step')}"
     if timing.steps >= SKIPPED_STEPS and timing.first_step_ns is not None:
         words += f" after the first ({format_ns(timing.first_step_ns)})"
@@ -338,7 +405,7 @@ def operator_words(operator: Operator) -> str:
 # ---------------------------------------------------------------------- intervals
 
 
-def _union(spans: Iterable[Span]) -> Iterator[Span]:
+def union(spans: Iterable[Span]) -> Iterator[Span]:
     """Spans in order of their starts as spans that do not touch."""
     first: int | None = None
     until = 0
@@ -354,16 +421,17 @@ def _union(spans: Iterable[Span]) -> Iterator[Span]:
         yield first, until
 
 
-def _overlap(some: list[Span], others: list[Span]) -> int:
-    """How long both of two lists of spans, each in order and apart, hold at once."""
-    total = position = 0
-    for start, stop in some:
-        while position < len(others) and others[position][1] <= start:
-            position += 1
-        at = position
-        while at < len(others) and others[at][0] < stop:
-            total += min(stop, others[at][1]) - max(start, others[at][0])
-            at += 1
+def overlap(some: Iterable[Span], others: Iterable[Span]) -> int:
+    """How long both of two series of spans, each in order and apart, hold at once."""
+    total = 0
+    some, others = iter(some), iter(others)
+    one, other = next(some, None), next(others, None)
+    while one is not None and other is not None:
+        total += max(0, min(one[1], other[1]) - max(one[0], other[0]))
+        if one[1] <= other[1]:
+            one = next(some, None)
+        else:
+            other = next(others, None)
     return total
 
 

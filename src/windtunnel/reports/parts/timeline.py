@@ -10,8 +10,10 @@ from __future__ import annotations
 import base64
 import sys
 from array import array
+from collections.abc import Iterator
 from itertools import pairwise
 
+from windtunnel.reports.parts.phases import Phases
 from windtunnel.reports.parts.summary import short
 from windtunnel.trace.operation import Kind
 from windtunnel.trace.plain import Json
@@ -19,7 +21,14 @@ from windtunnel.trace.trace import Record, Trace
 
 MAX_OPERATIONS = 300_000  # about 3.5 MB of page; what comes later is left out, and the page says so
 CLASSES = {Kind.KERNEL: 0, Kind.COPY: 1, Kind.COLLECTIVE: 2, Kind.SYNCHRONIZE: 3, Kind.HOST: 4}
-CLASS_NAMES = ("kernel", "copy", "collective", "host waits", "host works")
+CLASS_NAMES = ("kernel", "copy", "collective", "host waits", "host works", "host launches")
+LAUNCHES = len(CLASS_NAMES) - 1
+LAUNCHED = frozenset({Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE})
+LAUNCH_NS = 20_000
+"""The longest that a launch is shown to take: until the host's next one, or so long."""
+SHOWN_STEPS = 2
+"""At which it opens: those after the first, as the devices do them."""
+MOST_STEPS, MOST_PHASES = 2_000, 4_000
 
 
 class _Lane:
@@ -54,7 +63,20 @@ def timeline(trace: Trace, begin_ns: int, end_ns: int, step_ns: tuple[int, int] 
     lanes: dict[tuple[int, int, int], _Lane] = {}
     whats: dict[tuple[int, str, str], int] = {}
     shown = left_out = 0
+    launches = _Launches()
+
+    def add(lane: _Lane, kind: int, record: Record, start_ns: int, stop_ns: int) -> None:
+        start_ns = max(start_ns, begin_ns)
+        starts, durations, numbers = lane.columns
+        starts.append((start_ns - begin_ns) // unit_ns)
+        durations.append(max(0, min(stop_ns, end_ns) - start_ns) // unit_ns)
+        numbers.append(whats.setdefault((kind, record.signature.name, short(record.site)), len(whats)))
+
     for record in trace:
+        for launch, stop_ns in launches.before(record):
+            if begin_ns <= launch.issued_ns < end_ns and shown < MAX_OPERATIONS:
+                shown += 1
+                add(_host_lane(lanes, launch.lane.thread), LAUNCHES, launch, launch.issued_ns, stop_ns)
         kind = CLASSES.get(record.kind)
         if kind is None or record.end_ns <= begin_ns or record.start_ns >= end_ns:
             continue
@@ -62,13 +84,10 @@ def timeline(trace: Trace, begin_ns: int, end_ns: int, step_ns: tuple[int, int] 
             left_out += 1
             continue
         shown += 1
-        lane = _lane(lanes, record)
-        start_ns = max(record.start_ns, begin_ns)
-        what = whats.setdefault((kind, record.signature.name, short(record.site)), len(whats))
-        starts, durations, numbers = lane.columns
-        starts.append((start_ns - begin_ns) // unit_ns)
-        durations.append(max(0, min(record.end_ns, end_ns) - start_ns) // unit_ns)
-        numbers.append(what)
+        add(_lane(lanes, record), kind, record, record.start_ns, record.end_ns)
+    steps, phases = _parts(trace, begin_ns)
+    if step_ns is not None and len(steps) > SHOWN_STEPS:
+        step_ns = begin_ns + steps[0][0], begin_ns + steps[SHOWN_STEPS][0]
     return {
         "unit_ns": unit_ns,
         "length_ns": end_ns - begin_ns,
@@ -77,6 +96,8 @@ def timeline(trace: Trace, begin_ns: int, end_ns: int, step_ns: tuple[int, int] 
         "whats": [list(what) for what in whats],
         "classes": list(CLASS_NAMES),
         "left_out": left_out,
+        "steps": steps,
+        "phases": phases,
     }
 
 
@@ -86,15 +107,60 @@ def _span(trace: Trace) -> tuple[int, int]:
     return (min(start for start, _ in spans), max(end for _, end in spans)) if spans else (0, 0)
 
 
+class _Launches:
+    """Each thread's last launch, which ends where the host's next operation begins."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, Record] = {}
+
+    def before(self, record: Record) -> Iterator[tuple[Record, int]]:
+        """The launch that ends before a record, and when."""
+        if record.kind not in CLASSES:
+            return
+        thread = record.lane.thread
+        last = self._last.pop(thread, None)
+        if last is not None:
+            until = record.start_ns if record.kind in (Kind.SYNCHRONIZE, Kind.HOST) else record.issued_ns
+            yield last, min(max(until, last.issued_ns), last.issued_ns + LAUNCH_NS)
+        if record.kind in LAUNCHED:
+            self._last[thread] = record
+
+
+def _parts(trace: Trace, begin_ns: int) -> tuple[list[tuple[int, int]], list[tuple[int, int, str]]]:
+    """Where steps end on the devices, and the phases of the first device: (start, length, name), in ns."""
+    known = Phases(trace)
+    steps: list[tuple[int, int]] = []
+    runs: list[tuple[int, int, str]] = []
+    until_ns = 0
+    first: int | None = None
+    for record in trace:
+        if record.kind == Kind.STEP and len(steps) < MOST_STEPS:
+            steps.append((until_ns - begin_ns, record.value))
+        if record.kind not in LAUNCHED:
+            continue
+        until_ns = max(until_ns, record.end_ns)
+        first = record.lane.device if first is None else first
+        phase = known.of_record(record) if record.lane.device == first else ""
+        if not phase or len(runs) >= MOST_PHASES:
+            continue
+        start_ns, length_ns = record.start_ns - begin_ns, record.end_ns - record.start_ns
+        if runs and runs[-1][2] == phase and not (steps and runs[-1][0] < steps[-1][0] <= start_ns):
+            before_ns, so_far_ns, _ = runs[-1]
+            runs[-1] = before_ns, max(so_far_ns, start_ns + length_ns - before_ns), phase
+        else:
+            runs.append((start_ns, length_ns, phase))
+    return steps, runs
+
+
 def _lane(lanes: dict[tuple[int, int, int], _Lane], record: Record) -> _Lane:
     device, stream, thread = record.lane
     if record.kind in (Kind.SYNCHRONIZE, Kind.HOST):
-        key, label = (-1, 0, thread), f"host thread {thread}" if thread else "host main thread"
-    else:
-        key, label = (device, stream, 0), f"cuda:{device} stream {stream}"
-    if key not in lanes:
-        lanes[key] = _Lane(label)
-    return lanes[key]
+        return _host_lane(lanes, thread)
+    return lanes.setdefault((device, stream, 0), _Lane(f"cuda:{device} stream {stream}"))
+
+
+def _host_lane(lanes: dict[tuple[int, int, int], _Lane], thread: int) -> _Lane:
+    return lanes.setdefault((-1, 0, thread), _Lane(f"host thread {thread}" if thread else "host main thread"))
 
 
 def _packed(numbers: array[int]) -> str:

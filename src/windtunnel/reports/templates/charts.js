@@ -7,7 +7,8 @@ const drawChart = (() => {
   const LETTER = 6.6; // pixels of a letter at 12 px, on average
   const WIDE = 560; // pixels from which on points have their names beside them
   const TINTS = {
-    kernel: "#3d7edb", copy: "#e08a1e", collective: "#9b5de5", wait: "#c9463d", host: "#7a8796", gpu: "#3d7edb", cpu: "#7a8796",
+    kernel: "#3d7edb", copy: "#e08a1e", collective: "#9b5de5", wait: "#c9463d", host: "#7a8796", launch: "#2a9d6f",
+    data: "#a8651a", forward: "#2f7f8a", backward: "#6a5aa8", optimizer: "#8a6d1f", gpu: "#3d7edb", cpu: "#7a8796",
     fp64: "#c9463d", fp32: "#2a9d6f", tf32: "#9b5de5", fp16: "#e08a1e", bf16: "#4fb3bf", fp8: "#b5739d",
     first: "#3d7edb", second: "#e08a1e", third: "#2a9d6f", fourth: "#9b5de5", fifth: "#c9463d", sixth: "#c2a83e", seventh: "#4fb3bf", eighth: "#b5739d",
   };
@@ -75,7 +76,8 @@ const drawChart = (() => {
     const sums = stacked.length ? stacked[0].y.map((_, i) => stacked.reduce((sum, trace) => sum + trace.y[i], 0)) : [];
     const others = traces.filter((trace) => trace.kind !== "area" && trace.kind !== "bar").flatMap((trace) => trace.y);
     let high = 0, low = Infinity;
-    for (const value of [...sums, ...others]) if (value !== null) { high = Math.max(high, value); low = Math.min(low, value); }
+    const levels = (layout.levels || []).map((level) => level.y);
+    for (const value of [...sums, ...others, ...levels]) if (value !== null) { high = Math.max(high, value); low = Math.min(low, value); }
     return layout.yaxis.type === "log" ? [low / 2, high * 2] : [0, 1.08 * high || 1];
   };
 
@@ -105,6 +107,11 @@ const drawChart = (() => {
         height: 0.7 * each, fill: tint(trace.colour), "fill-opacity": trace.opacity?.[i] ?? 1, "data-tip": trace.tips[i],
       };
       if (right >= left) make("rect", attributes, plot);
+      const name = trace.names?.[i] || "", room = Math.floor((right - left - 8) / LETTER);
+      if (name && room >= Math.min(4, name.length)) {
+        const words = name.length <= room ? name : `${name.slice(0, room - 1)}…`;
+        text(plot, words, left + 4, attributes.y + 0.35 * each + 4, { fill: "#ffffff", "pointer-events": "none", class: "inside" });
+      }
     });
   }
 
@@ -230,12 +237,35 @@ const drawChart = (() => {
     }
   }
 
+  // Borders have their names above the plot, as far as there is room; a strong mark has lines of words beside it.
   function marks(svg, layout, box, x, y) {
+    let free = -Infinity;
     for (const mark of layout.marks || []) {
-      const at = x(mark.x), end = at > (box.left + box.right) / 2;
-      make("line", { x1: at, x2: at, y1: box.top, y2: box.bottom, stroke: css("--ink"), "stroke-dasharray": "3 3" }, svg);
-      text(svg, mark.words, at + (end ? -6 : 6), box.top + 12, { "text-anchor": end ? "end" : "start", fill: css("--ink"), class: "mark" });
+      const at = x(mark.x);
+      if (at < box.left - 1 || at > box.right + 1) continue;
+      make("line", { x1: at, x2: at, y1: mark.strong ? box.top : box.top - 16, y2: box.bottom, stroke: css(mark.strong ? "--ink" : "--dim"), "stroke-dasharray": mark.strong ? "3 3" : "1 3" }, svg);
+      if (!mark.strong && at >= free && at + mark.words.length * LETTER <= box.right + 10) {
+        text(svg, mark.words, at + 4, box.top - 6, { class: "border" });
+        free = at + (mark.words.length + 2) * LETTER;
+      }
+      if (mark.strong) beside(svg, mark.lines, at, box);
     }
+    for (const level of layout.levels || []) {
+      const at = y(level.y);
+      make("line", { x1: box.left, x2: box.right, y1: at, y2: at, stroke: css("--error"), "stroke-width": 1.5, class: "level" }, svg);
+      text(svg, level.words, box.left + 6, at - 5, { fill: css("--error"), class: "level-name" });
+    }
+  }
+
+  function beside(svg, lines, at, box) {
+    const end = at > (box.left + box.right) / 2, longest = Math.max(...lines.map((words) => words.length)) * LETTER;
+    const room = end ? at - box.left - 6 : box.right - at - 6, most = Math.floor(room / LETTER);
+    const width = Math.min(longest, room) + 8;
+    make("rect", { x: end ? at - 4 - width : at + 4, y: box.top + 2, width, height: 15 * lines.length + 6, rx: 3, fill: css("--back"), "fill-opacity": 0.85, "pointer-events": "none" }, svg);
+    lines.forEach((words, i) => {
+      const shown = words.length <= most ? words : `${words.slice(0, Math.max(1, most - 1))}…`;
+      text(svg, shown, at + (end ? -8 : 8), box.top + 15 + 15 * i, { "text-anchor": end ? "end" : "start", fill: css("--ink"), "pointer-events": "none", class: "mark" });
+    });
   }
 
   function tips(element, svg, layout, box, traces, from, to) {
@@ -300,7 +330,8 @@ const drawChart = (() => {
     const lanes = layout.yaxis.lanes;
     const labels = lanes || ticksOf(layout.yaxis, (height - 60) / 44).map(([, words]) => words);
     const left = Math.max(...labels.map((words) => words.length), 2) * LETTER + (lanes ? 14 : 34);
-    const box = { left, right: width - 14, top: 10, bottom: height - 46 };
+    const bordered = (layout.marks || []).some((mark) => !mark.strong);
+    const box = { left, right: width - 14, top: bordered ? 26 : 10, bottom: height - 46 };
     const svg = make("svg", { width, height, class: "plot-container", "aria-hidden": "true" }, element);
     make("rect", { x: box.left, y: box.top, width: box.right - box.left, height: box.bottom - box.top, fill: "transparent", class: "surface" }, svg);
     const x = scale(layout.xaxis, box.left, box.right), y = scale(layout.yaxis, box.bottom, box.top);

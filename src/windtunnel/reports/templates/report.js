@@ -1,10 +1,12 @@
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const COLOURS = ["kernel", "copy", "collective", "wait", "host"];
+  const COLOURS = ["kernel", "copy", "collective", "wait", "host", "launch"];
+  const PHASES = ["data", "forward", "backward", "optimizer"];
+  const MOST_BORDERS = 12; // of steps in view: more are no borders but a hatching
   // From what stays to what comes and goes: the outline of a short peak has the colour of what made it.
-  const CATEGORIES = ["parameter", "optimizer", "workspace", "autocast", "input", "gradient", "activation", "temporary"];
-  const MEMORY_COLOURS = ["#3d7edb", "#e08a1e", "#2a9d6f", "#9b5de5", "#c9463d", "#c2a83e", "#4fb3bf", "#b5739d", "#7a8796"];
+  const CATEGORIES = ["parameter", "optimizer", "workspace", "autocast", "input", "communication", "gradient", "retained", "activation", "temporary"];
+  const MEMORY_COLOURS = ["#3d7edb", "#e08a1e", "#2a9d6f", "#9b5de5", "#c9463d", "#5b6abf", "#c2a83e", "#8a5a44", "#4fb3bf", "#b5739d", "#7a8796"];
   const MOST_BARS = 2500; // more and the page becomes slow: then stretches of time are drawn instead of operations
   const STRETCHES = 500;
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -56,12 +58,13 @@
 
   function emptyTraces() {
     return line.classes.map((name, number) => ({
-      kind: "bar", name, colour: COLOURS[number], base: [], x: [], y: [], opacity: [], tips: [],
+      kind: "bar", name, colour: COLOURS[number], base: [], x: [], y: [], opacity: [], tips: [], names: [],
     }));
   }
 
-  function push(traces, kind, lane, start, length, strength, words) {
+  function push(traces, kind, lane, start, length, strength, words, name = "") {
     const trace = traces[kind];
+    trace.names.push(name);
     trace.base.push(start); trace.x.push(length); trace.y.push(lane.label);
     trace.opacity.push(strength); trace.tips.push(words);
   }
@@ -71,7 +74,7 @@
       const [kind, name, where] = line.whats[lane.whats[i]];
       const start = lane.starts[i] * MS, length = lane.durations[i] * MS;
       const text = `${name}\n${where}\nat ${words(start * 1e6)}, for ${words(length * 1e6)}`;
-      push(traces, kind, lane, start, length, 1, text);
+      push(traces, kind, lane, start, length, 1, text, name.replace("aten::", ""));
     }
   }
 
@@ -111,15 +114,34 @@
       if (total <= MOST_BARS) addOperations(traces, lane, first, last);
       else addStretches(traces, lane, first, last, from, to);
     });
-    return traces.filter((trace) => trace.x.length);
+    return [...phaseTraces(from, to), ...traces.filter((trace) => trace.x.length)];
   }
 
-  const timelineHeight = () => 70 + 34 * Math.max(1, lanes.length);
+  function phaseTraces(from, to) {
+    return PHASES.map((name) => {
+      const here = line.phases.filter(([start, length, phase]) => phase === name && (start + length) / 1e6 > from && start / 1e6 < to);
+      return {
+        kind: "bar", name, unlisted: true, colour: name, base: here.map(([start]) => start / 1e6), x: here.map(([, length]) => length / 1e6),
+        y: here.map(() => PHASE), names: here.map(() => name), tips: here.map(([, length]) => `${name}, ${words(length)}`),
+      };
+    }).filter((trace) => trace.x.length);
+  }
+
+  const PHASE = "phase";
+  const laneNames = () => [...(line.phases.length ? [PHASE] : []), ...lanes.map((lane) => lane.label)];
+  const timelineHeight = () => 86 + 34 * Math.max(1, laneNames().length);
+
+  // Where a step ends on the devices, the next one begins.
+  function borders(from, to) {
+    const inside = line.steps.filter(([end]) => end / 1e6 >= from && end / 1e6 < to);
+    return inside.length <= MOST_BORDERS ? inside.map(([end, number]) => ({ x: end / 1e6, words: `step ${number + 1}` })) : [];
+  }
 
   function drawTimeline() {
     drawChart(timelineChart, timelineTraces(shown), {
       height: timelineHeight(), onZoom: (from, to) => (from === null ? look(0, LENGTH_MS) : look(from, to)),
-      xaxis: { title: "time since the first operation (ms)", range: shown.slice() }, yaxis: { range: [0, 1], lanes: lanes.map((lane) => lane.label) },
+      marks: borders(...shown),
+      xaxis: { title: "time since the first operation (ms)", range: shown.slice() }, yaxis: { range: [0, 1], lanes: laneNames() },
     });
   }
 
@@ -141,27 +163,62 @@
 
   // ------------------------------------------------------------------ memory and roofline
 
+  // What the chart shows of the peak: its size, and who held most of it.
+  function peakWords(device, size) {
+    const held = device.holders.length ? device.holders : device.owners.map((one) => ({ place: one.line, size: sizeWords(one.size_bytes) }));
+    const names = held.slice(0, 3).map((one) => `${one.place} ${one.size}`);
+    return [`peak ${sizeWords(size)}`, ...(size >= 0.98 * device.peak_bytes ? names : [])];
+  }
+
+  function memoryLayout(device, unit, more) {
+    const capacity = device.capacity_bytes, near = capacity && capacity <= 2.5 * device.peak_bytes;
+    const of = capacity && !near ? ` of ${sizeWords(capacity)}` : "";
+    return {
+      height: 320, levels: near ? [{ y: capacity / unit[0], words: `${sizeWords(capacity)} for tensors` }] : [],
+      yaxis: { title: `memory of cuda:${device.device} (${unit[1]}${of})` }, ...more,
+    };
+  }
+
+  function memoryAreas(part, times, unit) {
+    const known = CATEGORIES.filter((name) => name in part.categories);
+    const names = [...known, ...Object.keys(part.categories).filter((name) => !CATEGORIES.includes(name))];
+    const tint = (name) => MEMORY_COLOURS.at(CATEGORIES.indexOf(name)); // the last is everything else's
+    return names.map((name) => ({
+      kind: "area", name, colour: tint(name), x: times, y: part.categories[name].map((size) => size / unit[0]),
+      tips: part.categories[name].map(sizeWords),
+    }));
+  }
+
   function drawMemory(chart) {
     const device = data.memory[chart.dataset.index];
-    const known = CATEGORIES.filter((name) => name in device.categories);
-    const names = [...known, ...Object.keys(device.categories).filter((name) => !CATEGORIES.includes(name))];
-    const tint = (name) => MEMORY_COLOURS.at(CATEGORIES.indexOf(name)); // the last is everything else's
     const unit = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]].find(([size]) => device.peak_bytes >= 2 * size) || [1, "B"];
+    const step = device.step;
+    if (step && chart.dataset.shows !== "whole") {
+      const peak = { x: step.peak.at, lines: peakWords(device, step.peak.size_bytes), strong: true };
+      drawChart(chart, memoryAreas(step, step.times, unit), memoryLayout(device, unit, {
+        marks: [...step.borders.map(({ at, words }) => ({ x: at, words })), peak],
+        xaxis: { title: `allocations and frees of step ${step.number}, in order`, range: [0, Math.max(1, step.times.at(-1))] },
+      }));
+      return;
+    }
     const long = device.by_time && device.times.at(-1) >= 1e4; // milliseconds
     const at = (time) => (long ? time / 1e3 : time), times = device.times.map(at);
-    const traces = names.map((name) => ({
-      kind: "area", name, colour: tint(name), x: times, y: device.categories[name].map((size) => size / unit[0]),
-      tips: device.categories[name].map(sizeWords),
-    }));
-    const marks = device.peaks.map((peak) => ({ x: at(peak.at), words: `${sizeWords(peak.size_bytes)} ${peak.line}` }));
-    drawChart(chart, traces, {
-      height: 300, marks,
+    const marks = device.peaks.map((peak) => ({ x: at(peak.at), lines: peakWords(device, peak.size_bytes), strong: true }));
+    drawChart(chart, memoryAreas(device, times, unit), memoryLayout(device, unit, {
+      marks,
       xaxis: {
         title: device.by_time ? `host's time since the first operation (${long ? "s" : "ms"})` : "allocation or free, by its number",
         unit: device.by_time ? (long ? "s" : "ms") : "", range: [times[0], Math.max(at(device.by_time ? LENGTH_MS : 1), times.at(-1))],
       },
-      yaxis: { title: `memory of cuda:${device.device} (${unit[1]})` },
-    });
+    }));
+  }
+
+  function onMemoryButton(event) {
+    const { shows, chart } = event.target.dataset;
+    if (!shows) return;
+    const element = document.querySelector(`.memory-chart[data-index="${chart}"]`);
+    element.dataset.shows = shows;
+    drawMemory(element);
   }
 
   function drawRoofline(chart) {
@@ -206,7 +263,8 @@
 
   if (timelineChart) timelineChart.style.height = timelineHeight() + "px";
   charts.forEach((_, chart) => watch.observe(chart));
-  document.querySelector(".buttons")?.addEventListener("click", onButton);
+  document.querySelector("#timeline .buttons")?.addEventListener("click", onButton);
+  document.querySelector("#memory")?.addEventListener("click", onMemoryButton);
   const open = (details) => { if (details) details.open = true; };
   addEventListener("beforeprint", () => {
     document.querySelectorAll("main > details").forEach(open);

@@ -25,7 +25,7 @@ from windtunnel.seam.torch.dispatch.stale import StaleMode
 from windtunnel.seam.torch.kernels import composites
 from windtunnel.seam.torch.state.state import State
 
-ROOMS = ("state", "dispatch", "kernels", "tensor", "compiled", "cuda", "profiler", "distributed")
+ROOMS = ("state", "dispatch", "kernels", "tensor", "extensions", "compiled", "cuda", "profiler", "distributed")
 """The rooms whose files may register handlers of operators, and names of PyTorch that they replace."""
 PATCHING = registry.registering("patches", *ROOMS)
 """Their order has no meaning: all are asked before the first name is replaced, and no two replace one name."""
@@ -124,7 +124,7 @@ class Installation:
                 self.stale.__enter__()  # type: ignore[no-untyped-call]
         undo.append(self.threads.let_go)
         undo.append(state.notes.end)
-        undo.append(state.groups.tell)
+        undo.append(self._tell)
         state.notes.begin()
         undo.append(self._unhook)
         self.late = LATE | registry.merged("modules", [(file.__name__, file.modules(state)) for file in DEPENDING])
@@ -149,8 +149,13 @@ class Installation:
     def stop_threads(self) -> None:
         """At the end of the process, before `uninstall`: stop its other threads, and note what only the end shows."""
         self.threads.stop()
-        self._undo.remove(self.state.groups.tell)
+        self._undo.remove(self._tell)
+        self._tell()
+
+    def _tell(self) -> None:
         self.state.groups.tell()
+        for tell in self.state.notes.at_end:
+            tell()
 
     def _unhook(self) -> None:
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self.hook]

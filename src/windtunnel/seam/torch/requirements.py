@@ -31,7 +31,10 @@ NEEDED = {
         torch._C._dispatch_tls_local_exclude_set torch._C._dispatch_tls_local_include_set torch._C._get_dispatch_mode
         torch._C._len_torch_dispatch_stack torch._C._should_allow_numbers_as_tensors torch._ops.HigherOrderOperator
         torch._TorchCompileInductorWrapper torch.ops.aten._ctc_loss torch.ops.aten._ctc_loss_backward
-        torch.ops.aten._cudnn_ctc_loss torch.library._impls torch.nn.Module._apply torch.nn.Module._apply.__code__
+        torch.ops.aten._cudnn_ctc_loss torch.ops.aten._fft_r2c.default._op
+        torch.ops.aten._thnn_fused_gru_cell.default torch.ops.aten._thnn_fused_lstm_cell.default torch.library._impls
+        torch.ops.aten.log_sigmoid_backward.default._op torch.ops.aten.log_sigmoid_forward.default._op
+        torch.nn.Module._apply torch.nn.Module._apply.__code__
         torch.nn.Module._call_impl torch.nn.Module._call_impl.__code__
         torch.utils._python_dispatch.TorchDispatchMode torch.utils._python_dispatch._get_current_dispatch_mode
         torch.utils._python_dispatch._pop_mode_temporarily
@@ -77,7 +80,8 @@ NEEDED = {
     "data loaders": """
         torch.utils._pytree.tree_leaves
         torch.utils.data._utils.fetch._IterableDatasetFetcher torch.utils.data._utils.fetch._MapDatasetFetcher
-        torch.utils.data._utils.pin_memory.pin_memory torch.utils.data.dataloader._BaseDataLoaderIter
+        torch.utils.data._utils.pin_memory.pin_memory torch.utils.data._utils.pin_memory._pin_memory_loop
+        torch.utils.data.dataloader._BaseDataLoaderIter
         torch.utils.data.dataloader._BaseDataLoaderIter._next_index
         torch.utils.data.dataloader._BaseDataLoaderIter._reset
         torch.utils.data.dataloader._MultiProcessingDataLoaderIter
@@ -99,6 +103,7 @@ NEEDED = {
         torch.ops.aten._test_autograd_multiple_dispatch.fullcoverage
         torch.ops.aten._test_autograd_multiple_dispatch_view.default
         torch.ops.aten._test_autograd_multiple_dispatch_view_copy.default
+        torch.ops.aten._int_mm.default._op torch.ops.aten._int_mm.out._op
         torch.ops.aten.baddbmm.default._op torch.ops.aten.bmm.default._op torch.ops.aten.convolution.default._op
         torch.ops.aten.convolution_backward.default._op torch.ops.aten.mm.default._op torch.ops.aten.nansum.default._op
         torch.ops.aten.native_batch_norm.default._op torch.ops.aten.native_batch_norm_backward.default._op
@@ -182,8 +187,16 @@ NEEDED = {
     "stacks in memory snapshots": """
         torch._C._profiler.gather_traceback torch._C._profiler.symbolize_tracebacks
     """,
-    "gradients of numbers on the host": """
+    "gradients of numbers on the host, and the host's own work": """
         torch._C._current_graph_task_id
+    """,
+    "sums with alpha": """
+        torch.ops.aten.rsub.Tensor._op torch.ops.aten.sub.Tensor._op torch.ops.aten.sub_.Tensor._op
+    """,
+    "bags of embeddings": """
+        torch.ops.aten._embedding_bag torch.ops.aten._embedding_bag.default torch.ops.aten._embedding_bag.default._op
+        torch.ops.aten._embedding_bag_forward_only torch.ops.aten._embedding_bag_forward_only.default
+        torch.ops.aten._embedding_bag_forward_only.default._op
     """,
     "TF32": """
         torch._C._get_cublas_allow_tf32 torch._C._get_cudnn_allow_tf32

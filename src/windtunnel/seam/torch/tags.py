@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         _wt_end: object
         _wt_graph: object
         _wt_values: torch.Tensor | None
+        _wt_zeros: bool
         _wt_guess: str
 
 else:
@@ -257,4 +258,5 @@ def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     if layout in (torch.sparse_csc, torch.sparse_bsc):
         return [base.values(tensor), base.ccol_indices(tensor), base.row_indices(tensor)]
     flatten = getattr(tensor, "__tensor_flatten__", None)  # a wrapper: DTensor, a nested tensor, quantized weights
-    return [] if flatten is None else [getattr(tensor, name) for name in flatten()[0]]
+    parts = [] if flatten is None else [getattr(tensor, name) for name in flatten()[0]]
+    return [part for part in parts if isinstance(part, torch.Tensor)]  # DTensor names its mesh as well

@@ -23,4 +23,6 @@ DTYPES = {name: dtype for dtype, name in TYPE_NAMES.items()}
 
 def scalar_type(dtype: torch.dtype) -> str:
     """The name that C++ has for a dtype in its messages: Float, Long, ComplexDouble, Float8_e5m2."""
-    return TYPE_NAMES.get(dtype, str(dtype).removeprefix("torch.").capitalize()).removesuffix("Tensor")
+    name = str(dtype).removeprefix("torch.")
+    name = f"UInt{name[4:]}" if name.startswith("uint") else name.capitalize()
+    return TYPE_NAMES.get(dtype, name).removesuffix("Tensor")

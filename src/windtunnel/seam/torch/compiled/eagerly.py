@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 from collections.abc import Callable
 
 import torch
 
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.torch.compiled.compilers import available
+from windtunnel.seam.signatures import TESTED
+from windtunnel.seam.torch.compiled.compilers import OLDEST, available
 from windtunnel.seam.torch.state.state import State
+from windtunnel.seam.torch.tags import VERSION
 
 
 def patches(state: State) -> list[Patch]:
@@ -31,16 +34,26 @@ def _compile(state: State) -> Callable[..., object]:
         if options.get("disable"):
             return model
         _check(options)
-        if not said:
+        if not said and options.get("backend", "inductor") not in EAGER and os.environ.get(DISABLED) != "1":
             said.append(True)
             name = getattr(model, "__qualname__", type(model).__name__)
-            state.notes.note("not-modelled", state.site(), what="compile", name=name)
+            state.notes.note("not-modelled", state.site(), what="compile", name=name, cure=cure())
         # What runs a model without the compiler, under the names that a compiled one has (`_orig_mod`).
         return importlib.import_module("torch._dynamo.eval_frame").DisableContext()(model)
 
     return compile
 
 
+def cure() -> str:
+    """What lets `torch.compile` compile here."""
+    missing = f'pip install "{TESTED["triton"]}"' if VERSION >= OLDEST else ""
+    return missing or f"it needs PyTorch {OLDEST[0]}.{OLDEST[1]} or newer, and its Triton"
+
+
+EAGER = ("eager", "aot_eager")
+"""Backends that compile nothing on a GPU either."""
+DISABLED = "TORCH_COMPILE_DISABLE"
+"""PyTorch's variable by which a person asks for the uncompiled program."""
 MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 """Modes of Inductor, which is imported only where another one must be refused, or options looked at."""
 

@@ -51,12 +51,27 @@ def compile_fx_patches(dispatch: Dispatch, schedule: kernels.Schedule, module: M
     return [
         Patch(module, "fx_codegen_and_compile", _compiling(dispatch, schedule, module.fx_codegen_and_compile)),
         Patch(module, "cudagraphify", replays.cudagraphify(dispatch.state)),
-        *(Patch(module, name, _priced(dispatch, schedule, vars(module)[name])) for name in WORK_ON_A_GRAPH),
+        Patch(module, "compile_fx", _in_process(module, module.compile_fx)),
+        *(
+            Patch(module, name, _in_process(module, _priced(dispatch, schedule, vars(module)[name])))
+            for name in WORK_ON_A_GRAPH
+        ),
     ]
 
 
 WORK_ON_A_GRAPH = ("_compile_fx_inner", "_recursive_joint_graph_passes", "_recursive_pre_grad_passes")
 """What Inductor does with dispatch modes turned off: it makes tensors on the device, and measures."""
+
+
+def _in_process(module: ModuleType, stock: Callable[..., object]) -> Callable[..., object]:
+    """A part of Inductor's work with our settings, whatever libraries have set meanwhile (torchao turns caches on)."""
+
+    @functools.wraps(stock)
+    def work(*args: object, **kwargs: object) -> object:
+        with module.config.patch(IN_PROCESS), module.functorch_config.patch(enable_autograd_cache=False):
+            return stock(*args, **kwargs)
+
+    return work
 
 
 def _priced(dispatch: Dispatch, schedule: kernels.Schedule, stock: Callable[..., object]) -> Callable[..., object]:

@@ -186,6 +186,8 @@ class CaptureMode(Above):
         attach(held, tag)
         held._wt_graph = kept
         self.own[id(kept)] = kept
+        for told in self.dispatch.state.observers.moved:
+            told(held, tag.device, tag)
         return held
 
     def give_back(self) -> None:

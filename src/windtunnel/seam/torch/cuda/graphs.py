@@ -140,8 +140,11 @@ class Graph:
         if PER_CAPTURE:
             self._blocks = [block for _ in self._places for block in self._draws_through(0)]
         self._before = [(place.seed, place.offset) for place in self._places]
-        self._capture = machine_capture.Capture(stream, capture_error, capture_error_mode, state.memory.handle())
+        self._capture = machine_capture.Capture(stream, capture_error, capture_error_mode, state.thread_of_cuda())
         capture, device = self._capture, state.device(stream.device)
+        state.captures.append(capture)
+        if capture.mode == "global" and any(one._pin_memory and one._tasks_outstanding for one in [*state.loaders]):
+            state.notes.note("unsafe-capture", state.site(), device=stream.device)
         state.drain(device)
         with C._DisableTorchDispatch():
             pool_bytes = PoolBytes(device, self._pool_id)
@@ -160,6 +163,7 @@ class Graph:
         assert stream is not None
         mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         mode.dispatch.recorder = None
+        state.captures.remove(capture)
         device = state.device(stream.device)
         state.drain(device)
         device.allocator.mark_capture_end()

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 
+from windtunnel.machine.capture import refuse_unsafe
 from windtunnel.machine.stream import Event as MachineEvent
 from windtunnel.machine.stream import Stream as MachineStream
 from windtunnel.seam.patching import Patch
@@ -203,6 +204,7 @@ class EventMethods:
         self._state.gpu_trace.waited(self, handle(found))
 
     def query(self) -> bool:
+        refuse_unsafe(self._state.captures, self._state.thread_of_cuda())
         return self._state.machine.query_event(self._state.host(), self._wt)
 
     def synchronize(self) -> None:

@@ -28,6 +28,7 @@ OF_VALUES = re.compile(
     r"|should be between 0 and 1|probability tensor|out of range: tried to access index"
     r"|INDICES element is out of DATA bounds|^invalid multinomial distribution|^Expected p_in >= 0 && p_in <= 1"
     r"|^invalid Poisson rate|^repeats can not be negative|^Found an invalid max index"
+    r"|^offsets\[-1\] can not be greater|^offsets decrease"
 )
 """What the CPU's kernels say of bad values; other errors (shapes, dtypes) CUDA raises at the call as well. That a
 dimension has no elements at all is seen on the host (AdvancedIndex in TensorAdvancedIndexing.cpp)."""

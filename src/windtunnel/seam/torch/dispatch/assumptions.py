@@ -15,7 +15,7 @@ import torch
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.torch.dispatch import library_questions
-from windtunnel.seam.torch.dispatch.known import MOST, Known, fills_its_memory
+from windtunnel.seam.torch.dispatch.known import MOST, OVERWRITING, Known, fills_its_memory
 from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords
 from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.state.state import State
@@ -32,8 +32,12 @@ SOUGHT = "aten::isin"
 NEVER = {"aten::isnan": False, "aten::isinf": False, "aten::isposinf": False, "aten::isneginf": False}
 """Operators that look for what is not finite."""
 COUNTS = ("aten::sum", "aten::count_nonzero")
-CHOICES = ("aten::argmax", "aten::argmin", "aten::max", "aten::min", "aten::multinomial", "aten::topk")
-"""Operators that give indices of elements, in the last of their results."""
+CHOICES = {
+    **dict.fromkeys(("aten::argmax", "aten::argmin", "aten::max", "aten::min"), 1),
+    "aten::multinomial": None,
+    "aten::topk": 2,
+}
+"""Operators that give indices of elements, in the last of their results, and which argument is the dimension."""
 UNSCALE = "aten::_amp_foreach_non_finite_check_and_unscale_"
 """GradScaler's: its second argument tells whether a gradient overflowed."""
 SAME = ("_to_copy", "amax", "amin", "clone", "max", "mean", "min")
@@ -57,14 +61,18 @@ CARRYING: dict[str, Callable[..., bool | int | float]] = {
 
 GIVE_A_VALUE = "give the value to use with --assume VALUE (assume=VALUE in Python) where one will do"
 KEEP_SHAPES = "keep the shape (torch.where and masked_fill do, nonzero_static and `output_size` say how many)"
+GIVE_MINLENGTH = "give `minlength`, which is then the result's size"
 
 Number = bool | int | float
-COPIES = ("aten::_to_copy", "aten::copy_")
+BRINGING = ("aten::_to_copy", *OVERWRITING)
 """Operators that bring the host's values to a device."""
 UNARY = frozenset(f"aten::{name}" for name in ("logical_not", "bitwise_not", "any", "all", *SAME))
-ABSORBING = frozenset(f"aten::{name}" for name in ("mul", "logical_and", "bitwise_and", "__and__"))
-"""Operators that make zero of zero and anything that is finite."""
-TELLING = frozenset({SOUGHT, *NEVER, *COMPARING, *COUNTS, *CHOICES})
+ABSORBING = {
+    **dict.fromkeys((f"aten::{name}" for name in ("mul", "logical_and", "bitwise_and", "__and__")), False),
+    **dict.fromkeys((f"aten::{name}" for name in ("logical_or", "bitwise_or", "__or__")), True),
+}
+"""Operators that one operand decides, whatever the other is: zero, or of truths `True`."""
+TELLING = frozenset({SOUGHT, *NEVER, *COMPARING, *COUNTS, *CHOICES, "aten::nonzero"})
 """Operators whose results tell something where nothing is known of their arguments."""
 TOLD = ("", "sought")
 """What is known so well that a library's question needs no answer."""
@@ -84,10 +92,12 @@ class Assumptions:
         """An operator was run on shapes: learn of its results, forget what it wrote over."""
         exact = self.exact
         name = plan.name.removesuffix("_")
-        found = self._result(name, args, kwargs, out) if self.known or name in TELLING else None
-        may_begin = exact.any or plan.card.exact == "from shapes" or plan.name in COPIES
+        may_tell = self.known or name in TELLING or (exact.any and name in ABSORBING)
+        found = self._result(name, args, kwargs, out) if may_tell else None
+        may_begin = exact.any or plan.card.exact == "from shapes" or plan.name in BRINGING
         made = exact.ran(plan, func, args, kwargs, out) if may_begin else ()
-        for tensor, values in zip(tensors_in((out,)), made, strict=False):
+        absent = name == SOUGHT and bool(exact.guess)  # what was guessed is none of the special elements
+        for tensor, values in zip(tensors_in((out,)), () if absent else made, strict=False):
             if exact.can_keep(tensor):
                 exact.keep(self._placed(tensor, device), values, exact.guess)
         if plan.name == UNSCALE:
@@ -103,8 +113,9 @@ class Assumptions:
         if exact.of(last) is not None:
             return
         what, number = found
-        if what in GUESSED and exact.can_keep(last):
-            exact.keep(last, torch.tensor(number).expand(last.shape), what)
+        exact.guess = what if what in GUESSED else ""
+        if exact.guess and exact.can_keep(last):
+            exact.keep(last, guessed(name, number, args, kwargs, last), what)
         elif fills_its_memory(last):
             self.known[tag] = found
 
@@ -128,7 +139,9 @@ class Assumptions:
             infinite = isinstance(args[1], float) and not math.isfinite(args[1])
             if args[0] is args[1] or infinite:  # `x == x` is false of NaN alone
                 return "finite", (name == "aten::eq") != infinite
-        if name in CHOICES and (isinstance(out, tuple) or name not in ("aten::max", "aten::min")):
+        if name == "aten::nonzero" or (
+            name in CHOICES and (isinstance(out, tuple) or name not in ("aten::max", "aten::min"))
+        ):
             return "index", 0
         if name in COUNTS and isinstance(out, Tensor) and isinstance(args[0], Tensor):
             each = args[0].numel() // max(out.numel(), 1)
@@ -139,16 +152,19 @@ class Assumptions:
         operands = [a for a in args[: 1 if name in UNARY else 2] if isinstance(a, (Tensor, bool, int, float))]
         found = [self._operand(operand, name in COMPARING) for operand in operands]
         if name in ABSORBING and None in found and isinstance(out, Tensor) and not out.is_floating_point():
-            return next((one for one in found if one is not None and not one[1]), None)
+            if (decides := ABSORBING[name]) and out.dtype is not torch.bool:
+                return None
+            return next((one for one in found if one is not None and bool(one[1]) is decides), None)
         if None in found or len(found) != (1 if name in UNARY else 2):
             return None
         values = [one for one in found if one is not None]
         what = next((what for what, _ in values if what), "")
         divided_by_zero = name == "aten::div" and not values[1][1]
-        if not what or divided_by_zero:
+        truth = isinstance(out, Tensor) and out.dtype is torch.bool
+        if divided_by_zero or not (what or truth):
             return None
         number = CARRYING[name](*(number for _, number in values))
-        return what, bool(number) if isinstance(out, Tensor) and out.dtype is torch.bool else number
+        return what, bool(number) if truth else number
 
     def _operand(self, operand: Tensor | Number, compared: bool) -> tuple[str, Number] | None:
         if not isinstance(operand, Tensor):
@@ -173,13 +189,15 @@ class Assumptions:
 
     def value(self, tensor: Tensor) -> Number:
         """The number or truth that the elements of a device tensor are taken for; notes that it was asked for."""
-        if tensor.numel() == 1 and (exact := self.exact.of(tensor)) is not None and self._taken(tensor, exact):
-            return exact.item()
+        exact = self.exact.of(tensor) if tensor.numel() == 1 else None
         known = self.known.get(tag_of(tensor))
-        library = self._library() if tensor.dtype is torch.bool and (known is None or known[0] not in TOLD) else None
+        told = known[0] if known is not None else None if exact is None else self.exact.guessed(tensor)
+        library = None if tensor.is_floating_point() or told in TOLD else self._library(tensor.dtype is torch.bool)
         if library is not None:
             self.note("library", value=str(library[0]), means=library[1])
             return library[0]
+        if exact is not None and self._taken(tensor, exact):
+            return exact.item()
         if known is not None and (known[0] not in GUESSED or self.state.assume is None):
             what, value = known
             if not what:
@@ -203,10 +221,11 @@ class Assumptions:
             self.note(guess, value=str(values.item()) if values.numel() == 1 else f"{values.numel()} of them")
         return True
 
-    def _library(self) -> tuple[bool, str] | None:
-        """What is assumed where a library's own function asks, and what it means."""
+    def _library(self, truth: bool) -> tuple[bool | int, str] | None:
+        """What is assumed where a library's own function asks for a truth or a number, and what it means."""
         asking = self.state.sites.library_function(library_questions.ANSWERS)
-        return None if asking is None else library_questions.ANSWERS.get(asking)
+        answer = None if asking is None else library_questions.ANSWERS.get(asking)
+        return answer if answer is not None and isinstance(answer[0], bool) is truth else None
 
     def values(self, tensor: Tensor) -> Tensor:
         """A host tensor of what a device tensor's elements are taken for; of its own values where it has any."""
@@ -217,8 +236,33 @@ class Assumptions:
             return exact.clone()
         return torch.full(tuple(tensor.shape), self.value(tensor), dtype=tensor.dtype, device="cpu")
 
-    def selected(self, name: str, args: Arguments) -> Tensor | None:
+    def alike(self, func: Kernel, args: Arguments, kwargs: Keywords) -> bool:
+        """Whether two tensors are equal or close: by what is known of them, and else they are."""
+        known = [self._exact(tensor) for tensor in args[:2]]
+        if all(one is not None and self._taken(tensor, one) for tensor, one in zip(args, known, strict=False)):
+            return bool(func(*known, *args[2:], **kwargs))
+        if self.state.assume is not None:
+            self.note("given", value=str(self.state.assume))
+            return bool(self.state.assume)
+        self.note("alike")
+        return True
+
+    def _bins(self, tensor: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+        """The result of `bincount`: `minlength` elements, unless the values are known."""
+        exact = self._exact(tensor)
+        if exact is None and not minlength:
+            raise UnsupportedError(refusal(self.state, "aten::bincount decides a shape by values", GIVE_MINLENGTH))
+        if exact is None:
+            self.note("bins", value=str(minlength))
+        size = minlength if exact is None or not exact.numel() else max(minlength, int(exact.max()) + 1)
+        float32 = weights is not None and weights.dtype is torch.float32
+        dtype = torch.int64 if weights is None else torch.float32 if float32 else torch.float64
+        return torch.empty((size,), dtype=dtype, device=META)
+
+    def selected(self, name: str, args: Arguments, kwargs: Keywords) -> Tensor | None:
         """The result of an operator that picks elements by their values, all where they are unknown; None of others."""
+        if name == "aten::bincount":
+            return self._bins(*args, **kwargs)
         if name == "aten::nonzero":
             return torch.empty((self._picked(name, args[0]), args[0].dim()), dtype=torch.int64, device=META)
         if name == "aten::masked_select":
@@ -249,6 +293,29 @@ class Assumptions:
     def note(self, what: str, **detail: str | int) -> None:
         """Note an assumption at the program's line."""
         self.state.notes.note("assumed-value", self.state.site(), what=what, **detail)
+
+
+def guessed(name: str, number: Number, args: Arguments, kwargs: Keywords, out: Tensor) -> Tensor:
+    """The numbers that an operator's last result is taken for."""
+    if name == "aten::nonzero":
+        return torch.ones(args[0].shape).nonzero()
+    return spread(name, args, kwargs, out) if name in CHOICES else torch.tensor(number).expand(out.shape)
+
+
+def spread(name: str, args: Arguments, kwargs: Keywords, out: Tensor) -> Tensor:
+    """Indices that a choice may give: none twice in a row, all as often, from the middle on.
+
+    Experts get as many tokens each, what a search has just found displaces what it had, and no token is a special one,
+    which stand at a vocabulary's ends.
+    """
+    place = CHOICES[name]
+    along = -1 if place is None or name == "aten::topk" else None
+    dim = kwargs.get("dim", args[place] if place is not None and len(args) > place else along)
+    size = args[0].numel() if dim is None or not args[0].dim() else args[0].shape[dim]
+    indices: Tensor = (size // 2 + torch.arange(out.numel())).remainder(size)
+    if dim is None or out.dim() != args[0].dim():
+        return indices.reshape(out.shape)
+    return indices.reshape(out.movedim(dim, -1).shape).movedim(-1, dim)
 
 
 def refusal(state: State, what: str, advice: str = GIVE_A_VALUE) -> str:

@@ -22,9 +22,9 @@ class Deviations(NamedTuple):
     """Tables by operator; each may lack most.
 
     `run`: what gives the values on a device instead of the CPU's kernel, by name and overload; `layouts`: the same, for
-    sparse and nested tensors alone. `values`: what computes a captured operator in a replay, by name or by name and
-    overload. `rows`: the memory that its kernel takes, by name without namespace. `dtypes`: those that its kernel
-    takes. `limits`: sizes that it refuses.
+    calls with sparse or nested tensors, or with keywords, alone. `values`: what computes a captured operator in a
+    replay, by name or by name and overload. `rows`: the memory that its kernel takes, by name without namespace.
+    `dtypes`: those that its kernel takes. `limits`: sizes that it refuses.
     """
 
     run: Mapping[str, Callable[..., object]]

@@ -1,8 +1,9 @@
-"""`--host-time measured`: what the program does between operators takes what it takes this machine's processor.
+"""What the program does between operators, by this machine's clocks.
 
-Only the processor time of the thread counts: waiting for a disk, another thread or a loader's worker does not, nor does
-computing values and the emulation itself. It is multiplied by a factor that the person states (`--host-factor`), and
-what the modelled dispatch of an operator covers already (its Python call) is not counted twice.
+By default it is measured beside the modelled clock (`state/host_work`). With `--host-time measured` it takes modelled
+time, as much as it takes this machine's processor: waiting for a disk, another thread or a loader's worker does not
+count, nor does computing values and the emulation itself. It is multiplied by a factor that the person states
+(`--host-factor`), and what the modelled dispatch of an operator covers already (its Python call) is not counted twice.
 """
 
 from __future__ import annotations

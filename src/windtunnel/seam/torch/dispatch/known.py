@@ -17,6 +17,10 @@ from windtunnel.seam.torch.tags import is_physically_meta, storage_of, tag_of
 Tensor = torch.Tensor
 MOST = 1 << 16
 """Elements: the tokens of a large batch. What is larger decides nothing, and would cost time."""
+ROUTED = 1 << 24
+"""Elements of what comes of indices that are taken for others: it decides which tokens an expert gets."""
+OVERWRITING = ("aten::copy_", "aten::fill_", "aten::zero_")
+ZEROS = ("aten::zeros", "aten::zeros_like", "aten::new_zeros")
 
 
 class Known:
@@ -39,7 +43,7 @@ class Known:
         """Whether the values of a new device tensor are of a kind that is kept."""
         if tensor.layout is not torch.strided or tensor.dtype.is_floating_point or tensor.dtype.is_complex:
             return False
-        return 0 < tensor.numel() <= MOST and fills_its_memory(tensor)
+        return 0 < tensor.numel() <= (ROUTED if self.guess else MOST) and fills_its_memory(tensor)
 
     def keep(self, tensor: Tensor, values: Tensor, guess: str = "") -> None:
         """Know the values of a device tensor that fills its memory, or take them for these (`guess`)."""
@@ -59,16 +63,19 @@ class Known:
         for tensor in tensors:
             if tensor.layout is torch.strided:
                 storage_of(tensor)._wt_values = None
+                storage_of(tensor)._wt_zeros = False
 
     def ran(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, out: object) -> tuple[Tensor, ...]:
         """An operator was run on shapes: run it on the values that are known; those of its new results in `out`."""
         mutated = [tensor for place in plan.mutated for tensor in tensors_in((args[place],))]
         if not mutated and not plan.fresh:
             return ()  # a view of what is known
-        self.guess = ""
+        self.guess = next(filter(None, map(self.guessed, filter(is_physically_meta, tensors_in(args)))), "")
         if not mutated and not any(map(self.can_keep, tensors_in((out,)))):
-            return ()  # all zeros of a large tensor would take its memory on the host
-        if plan.name == "aten::copy_" and self._overwritten(*args[:2]):
+            if plan.name in ZEROS and isinstance(out, Tensor):
+                storage_of(out)._wt_zeros = self.any  # they would take the tensor's memory on the host
+            return ()
+        if plan.name in OVERWRITING and self._overwritten(args[0], *args[1:2]):
             return ()
         taken = self._taken(plan, args, kwargs)
         if taken is None:
@@ -80,12 +87,19 @@ class Known:
                 storage_of(tensor)._wt_guess = self.guess
         return () if mutated else tuple(tensors_in((made,)))
 
-    def _overwritten(self, to: Tensor, of: Tensor) -> bool:
+    def _zeros(self, tensor: Tensor) -> Tensor | None:
+        """The values of a large tensor of zeros that meets indices which were guessed."""
+        if not self.guess or not getattr(storage_of(tensor), "_wt_zeros", False) or not self.can_keep(tensor):
+            return None
+        self.keep(tensor, torch.zeros((), dtype=tensor.dtype))
+        return self.of(tensor)
+
+    def _overwritten(self, to: Tensor, of: Tensor | float = 0) -> bool:
         """Whether all memory of a device tensor gets values that are known."""
         values = self._valued(of)
-        if not isinstance(values, Tensor) or not self.can_keep(to):
+        if values is None or not self.can_keep(to):
             return False
-        self.keep(to, values, self.guess)
+        self.keep(to, values if isinstance(values, Tensor) else torch.tensor(values), self.guess)
         return True
 
     def _taken(self, plan: Plan, args: Arguments, kwargs: Keywords) -> list[object] | None:
@@ -107,8 +121,7 @@ class Known:
     def _valued(self, value: object) -> object:
         if isinstance(value, Tensor):
             if is_physically_meta(value):
-                self.guess = self.guess or self.guessed(value)
-                return self.of(value)
+                return self._zeros(value) if (values := self.of(value)) is None else values
             return value if value.numel() <= MOST and tag_of(value).device < 0 else None
         if isinstance(value, (list, tuple)):
             items = [item if item is None else self._valued(item) for item in value]

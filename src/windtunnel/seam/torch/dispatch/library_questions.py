@@ -7,7 +7,7 @@ be padded, the whole batch is computed, the most that the step takes.
 from __future__ import annotations
 
 VALID = True, "distributions' parameters and values are valid"
-ANSWERS: dict[tuple[str, str], tuple[bool, str]] = {
+ANSWERS: dict[tuple[str, str], tuple[bool | int, str]] = {
     ("torch/nn/init.py", "_no_grad_trunc_normal_"): (False, "no number that is drawn lies out of bounds"),
     ("torch/nn/functional.py", "gaussian_nll_loss"): (False, "no variance is negative"),
     ("torch/nn/modules/transformer.py", "_detect_is_causal_mask"): (True, "the mask is a causal one"),
@@ -21,6 +21,9 @@ ANSWERS: dict[tuple[str, str], tuple[bool, str]] = {
     ("torch/distributions/wishart.py", "__init__"): (False, VALID[1]),
     ("torch/distributions/wishart.py", "_mvdigamma"): VALID,
     ("torch/distributions/wishart.py", "rsample"): (False, "no sample is singular"),
+    ("torch/testing/_comparison.py", "_compare_regular_values_close"): (True, "what is compared is close"),
+    ("transformers/generation/continuous_batching/distributed.py", "set_tp_seed"): (0, "the seed that is drawn is 0"),
+    ("transformers/generation/utils.py", "_beam_search"): (True, "beams go on to the length that was asked for"),
     ("transformers/generation/utils.py", "_get_logits_processor"): (False, "all tokens of the prompt are valid"),
     ("transformers/generation/utils.py", "generate"): (False, "no prompt is padded at its end"),
     ("transformers/masking_utils.py", "find_packed_sequence_indices"): (True, "no sequences are packed"),
@@ -32,4 +35,4 @@ ANSWERS: dict[tuple[str, str], tuple[bool, str]] = {
     ("transformers/modeling_attn_mask_utils.py", "_ignore_causal_mask_sdpa"): (True, "no token is padding"),
     ("transformers/modeling_utils.py", "warn_if_padding_and_no_attention_mask"): (False, "no token is padding"),
 }
-"""By file and name of the function: the truth that it reads, and what that means."""
+"""By file and name of the function: the truth or the integer that it reads, and what that means."""

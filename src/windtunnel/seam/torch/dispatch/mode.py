@@ -5,16 +5,21 @@ Speed matters: the plain case, tensors of one device and no keywords, takes one 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from time import perf_counter_ns as clock_ns
 from typing import NamedTuple, Protocol, Self
+from weakref import ref
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from windtunnel.machine.machine import Cost
-from windtunnel.seam.torch.dispatch import fake, without_kernel
+from windtunnel.operators import described
+from windtunnel.seam.torch.dispatch import fake, otherwise, without_kernel
+from windtunnel.seam.torch.dispatch.described import handler as handler_of_described
 from windtunnel.seam.torch.dispatch.deviations import Deviations
 from windtunnel.seam.torch.dispatch.generators import draw
 from windtunnel.seam.torch.dispatch.gradients import meet, return_to_host
@@ -97,6 +102,7 @@ class Dispatch(TorchDispatchMode):
         self.host_costs: dict[Hashable, int] = {}  # ns of operators on host tensors
         self.listed: dict[Hashable, Listed] = {}  # calls of operators over lists, by their form (`kernels.foreach`)
         self.recorder: Recorder | None = None
+        self.work = state.work if state.work is not None and state.work.thread == threading.get_ident() else None
         self.traced = 0  # by how many modes that write operators with real values into a graph (`make_fx`)
 
     @property
@@ -132,6 +138,8 @@ class Dispatch(TorchDispatchMode):
         plan = self.plans[id(func)] = made
         if self.state.overridden and func.name() in self.state.overridden:
             plan.handler = overridden
+        if (description := described.of(func.name())) is not None:
+            plan.handler = handler_of_described(plan, description)
         if plan.handler is not None:
             return plan
         plan.handler = self.handlers.get(func.name()) or self.handlers.get(plan.name)
@@ -151,42 +159,52 @@ class Dispatch(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
     ) -> object:
-        if types and any(t.__torch_dispatch__ is not PLAIN for t in types):
-            # Nothing happens on a device where shapes alone are traced. Other subclasses take themselves apart first:
-            # what they are made of comes here again.
-            return fake.run(self.state, func, args, kwargs or {}) if TRACED.intersection(types) else NotImplemented
-        if self.traced and (tracer := fake.tracer()) is not None:
-            # It belongs before this mode, but PyTorch keeps it after all others: it would see what happens on the CPU.
-            with fake.without_tracer(), self.parts:
-                return tracer.__torch_dispatch__(func, types, args, kwargs)
-        plan = self.plans.get(id(func))
-        if plan is None:
-            plan = self.plan(func)
-        if plan.direct and not kwargs:
+        work = None if self.work is None or self.work.inside else self.work
+        if work is not None:
+            if clock_ns() - work.left_ns > work.least_ns:
+                work.gap(clock_ns(), func.name(), args)
+            work.inside = True
+        try:
+            if types and any(t.__torch_dispatch__ is not PLAIN for t in types):
+                # Nothing happens on a device where shapes alone are traced. Other subclasses take themselves apart
+                # first: what they are made of comes here again.
+                return fake.run(self.state, func, args, kwargs or {}) if TRACED.intersection(types) else NotImplemented
+            if self.traced and (tracer := fake.tracer()) is not None:
+                # It belongs before this mode, but PyTorch keeps it after all others, where it would see the CPU.
+                with fake.without_tracer(), self.parts:
+                    return tracer.__torch_dispatch__(func, types, args, kwargs)
+            plan = self.plans.get(id(func))
+            if plan is None:
+                plan = self.plan(func)
+            if plan.direct and not kwargs:
+                return self.plain(plan, func, args)
+            if plan.handler is not None:
+                return plan.handler(self, plan, func, args, kwargs or {})
+            if plan.factory:
+                with disable_torch_function():
+                    return self.create(plan, func, args, kwargs or {}, NOWHERE)
+            if kwargs:
+                return self.general(plan, func, args, kwargs)
+            if plan.looks:
+                value = args[0]
+                if value.__class__ is Tensor or value.__class__ is Parameter:
+                    try:
+                        tag = storage_of(value)._wt
+                    except (NotImplementedError, RuntimeError, ValueError):
+                        return self.general(plan, func, args, {})
+                    if tag is HOST_TAG:
+                        return func._op(*args)
+                    if tag.device >= 0:
+                        if self.machine.concurrent:
+                            self.state.order.leaf_used(value, tag.device)
+                        out = plan.run(*args)
+                        self.local.host.now_ns += VIEW_NS
+                        return out
             return self.plain(plan, func, args)
-        if plan.handler is not None:
-            return plan.handler(self, plan, func, args, kwargs or {})
-        if plan.factory:
-            with disable_torch_function():
-                return self.create(plan, func, args, kwargs or {}, NOWHERE)
-        if kwargs:
-            return self.general(plan, func, args, kwargs)
-        if plan.looks:
-            value = args[0]
-            if value.__class__ is Tensor or value.__class__ is Parameter:
-                try:
-                    tag = storage_of(value)._wt
-                except (NotImplementedError, RuntimeError, ValueError):
-                    return self.general(plan, func, args, {})
-                if tag is HOST_TAG:
-                    return func._op(*args)
-                if tag.device >= 0:
-                    if self.machine.concurrent:
-                        self.state.order.leaf_used(value, tag.device)
-                    out = plan.run(*args)
-                    self.local.host.now_ns += VIEW_NS
-                    return out
-        return self.plain(plan, func, args)
+        finally:
+            if work is not None:
+                work.inside = False
+                work.leave()
 
     def plain(self, plan: Plan, func: OpOverload, args: Arguments) -> object:
         """Tensors of one device and numbers, without keywords; what turns out to be anything else is `general`."""
@@ -419,15 +437,17 @@ class Dispatch(TorchDispatchMode):
         if device >= 0 and self.room.near:
             self.state.guard.before(plan, args, kwargs, device)
         before, local.inner = local.inner, True
+        run = plan.run if device >= 0 and func is plan.func else func
         try:
             if plan.random and (device >= 0 or kwargs.get("generator") is None):
                 with self.state.default_generator:
                     return draw(self.state, plan, func, args, kwargs, device)
-            run = plan.run if device >= 0 and func is plan.func else func
             return run(*args, **kwargs) if plan.builtin else plan.run_foreign(func, args, kwargs)
         except RuntimeError as error:
             if device >= 0 and "DefaultCPUAllocator" in str(error):
                 self.state.host_memory_ended(error, device)
+            if device >= 0 and (again := otherwise.computed(plan, run, args, kwargs, error)) is not None:
+                return again()
             if device >= 0 and (other := messages.of_cuda(error)) is not None:
                 raise other from None
             raise
@@ -472,8 +492,8 @@ class Dispatch(TorchDispatchMode):
         machine = self.machine
         if cost is None:
             self.deviations.check(plan.name, args, out)
-            described = signature(func, plan, args, kwargs, out, tf32)
-            cost = self.costs[name] = machine.price(machine.devices[device], described)
+            made = signature(func, plan, args, kwargs, out, tf32)
+            cost = self.costs[name] = machine.price(machine.devices[device], made)
             machine.first_use(self.local.host, machine.devices[device], plan.name)
         local, state = self.local, self.state
         stream = local.streams[device]
@@ -529,7 +549,9 @@ class Dispatch(TorchDispatchMode):
         except (NotImplementedError, RuntimeError):
             return
         if storage._wt is HOST_TAG and not tensor.is_meta:
-            storage._wt = Tag(FLOATING, 0)
+            storage._wt = tag = Tag(FLOATING, 0)
+            if self.local.floated is not None:
+                self.local.floated.append(ref(tag))
 
     def settle(self, floating: list[Tensor]) -> None:
         """What met a tensor on the host in an operator lies there too."""
@@ -553,6 +575,8 @@ def strided(plan: Plan, args: Arguments) -> Result:
     try:
         return plan.strided(*args)
     except RuntimeError as error:
+        if (again := otherwise.computed(plan, plan.run, args, {}, error)) is not None:
+            return again()
         raise messages.of_cuda(error) or error from None
 
 
@@ -569,3 +593,8 @@ def overridden(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments
     dispatch.state.overridden.discard(name)
     del dispatch.plans[id(func)]
     return dispatch.__torch_dispatch__(func, (), args, kwargs)
+
+
+def emulation() -> Dispatch | None:
+    """The dispatch mode of this thread's emulation."""
+    return next((mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Dispatch)), None)

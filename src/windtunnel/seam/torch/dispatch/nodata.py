@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Self
+from weakref import ref
 
 import torch
 
@@ -44,7 +45,6 @@ SHAPED_BY_VALUES = frozenset(
         "aten::unique_dim",
         "aten::unique_consecutive",
         "aten::unique_dim_consecutive",
-        "aten::bincount",
     }
 )
 """Operators whose result's shape depends on values, and of which no result is likelier than another."""
@@ -55,7 +55,7 @@ REDUCED_IN_PLACE = frozenset(
 functions, Loss.cu, Loss.cpp of aten/src/ATen/native); PyTorch's meta kernels give it memory of its own."""
 DECIDED_ELSEWHERE = (
     "aten::index", "aten::_index", "aten::_unsafe_index", "aten::nonzero", "aten::masked_select",
-    "aten::repeat_interleave", "aten::_amp_", *SHAPED_BY_VALUES, *REDUCED_IN_PLACE,
+    "aten::repeat_interleave", "aten::bincount", "aten::_amp_", *SHAPED_BY_VALUES, *REDUCED_IN_PLACE,
 )  # fmt: skip
 """How the names of operators begin of which `Assumptions` or masks have a say."""
 
@@ -138,7 +138,7 @@ class DatalessDispatch(Dispatch):
         local.inner = True
         try:
             with disable_torch_function():
-                picked = self.state.assumptions.selected(plan.name, args)
+                picked = self.state.assumptions.selected(plan.name, args, kwargs)
                 if picked is not None:
                     return picked
                 if _masked(plan.name, args):
@@ -162,7 +162,9 @@ class DatalessDispatch(Dispatch):
         """As with data: a floating tensor may have no values either."""
         storage = storage_of(tensor)
         if storage._wt is HOST_TAG:
-            storage._wt = Tag(FLOATING, 0)
+            storage._wt = tag = Tag(FLOATING, 0)
+            if self.local.floated is not None:
+                self.local.floated.append(ref(tag))
 
     def snapshot_values(self, tensor: Tensor) -> Tensor:
         """The answer that the user gave, for a copy that lands later."""
@@ -196,11 +198,13 @@ def truth(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwa
     tensor = next((t for t in args if isinstance(t, Tensor) and tag_of(t) is not HOST_TAG), None)
     if tensor is None or not is_physically_meta(tensor):
         return dispatch.general(plan, func, args, kwargs)
+    if plan.name == "aten::equal" and args[0].shape != args[1].shape:
+        return False
     if tag_of(tensor).device >= 0:
         fetch(dispatch.state, tensor, plan.name, 1)
     if plan.name == "aten::is_nonzero":
         return bool(dispatch.state.assumptions.value(tensor))
-    return bool(dispatch.state.assumptions.value(torch.empty((), dtype=torch.bool, device="meta")))
+    return dispatch.state.assumptions.alike(func, args, kwargs)
 
 
 DATALESS_HANDLERS: dict[str, Handler] = {

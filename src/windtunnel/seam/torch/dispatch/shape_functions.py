@@ -53,7 +53,63 @@ def batch_norm(input: Tensor, *others: object) -> tuple[Tensor, ...]:
     return (out, mean, invstd) if training else (out, mean.new_empty(0), invstd.new_empty(0))
 
 
+def log_sigmoid(input: Tensor) -> tuple[Tensor, Tensor]:
+    """aten::log_sigmoid_forward: CUDA's needs no buffer for the gradient."""
+    return torch.empty_like(input), input.new_empty(0)
+
+
+def lstm_cell(input_gates: Tensor, hidden_gates: Tensor, cx: Tensor, *biases: object) -> tuple[Tensor, ...]:
+    """aten::_thnn_fused_lstm_cell: both states, and the gates."""
+    return torch.empty_like(cx), torch.empty_like(cx), torch.empty_like(input_gates)
+
+
+def lstm_cell_backward(
+    grad_hy: Tensor | None, grad_cy: Tensor | None, cx: Tensor, cy: Tensor, workspace: Tensor, has_bias: bool
+) -> tuple[Tensor, Tensor, None]:
+    """aten::_thnn_fused_lstm_cell_backward_impl: gradients of the gates and of the cell state."""
+    return torch.empty_like(workspace), torch.empty_like(cx), None
+
+
+def gru_cell(input_gates: Tensor, hidden_gates: Tensor, hx: Tensor, *biases: object) -> tuple[Tensor, Tensor]:
+    """aten::_thnn_fused_gru_cell: the hidden state, and five of its size for the gradient."""
+    return torch.empty_like(hx), hx.new_empty((hx.shape[0], 5 * hx.shape[1]))
+
+
+def gru_cell_backward(grad_hy: Tensor, workspace: Tensor, has_bias: bool) -> tuple[Tensor | None, ...]:
+    """aten::_thnn_fused_gru_cell_backward: gradients of both products, and of the hidden state."""
+    rows, units = grad_hy.shape
+    of_input, of_hidden = (grad_hy.new_empty((rows, 3 * units)) for _ in range(2))
+    return of_input, of_hidden, torch.empty_like(grad_hy), None, None
+
+
+def efficient_attention_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, out: Tensor, *others: object,
+    shared_storage_dqdkdv: bool = False, **settings: object,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """aten::_efficient_attention_backward: PyTorch's meta function lacks its `out`, so the arguments after it slip.
+
+    Source: the meta function itself (torch/_meta_registrations.py), and `_efficient_attention_backward` of
+    aten/src/ATen/native/transformers/cuda/attention_backward.cu.
+    """
+    if shared_storage_dqdkdv:
+        packed = query.new_empty((*query.shape[:-2], 3, *query.shape[-2:]))
+        first, second, third = packed.unbind(-3)
+    else:
+        first, second, third = (torch.empty_like(tensor) for tensor in (query, key, value))
+    if bias is None:
+        return first, second, third, query.new_empty(())
+    last = bias.shape[-1]
+    of_bias = bias.new_empty((*bias.shape[:-1], -(-last // 16) * 16))
+    return first, second, third, of_bias[..., :last]
+
+
 SHAPES: dict[str, Callable[..., object]] = {
+    "aten::_efficient_attention_backward": efficient_attention_backward,
+    "aten::log_sigmoid_forward": log_sigmoid,
+    "aten::_thnn_fused_lstm_cell": lstm_cell,
+    "aten::_thnn_fused_lstm_cell_backward_impl": lstm_cell_backward,
+    "aten::_thnn_fused_gru_cell": gru_cell,
+    "aten::_thnn_fused_gru_cell_backward": gru_cell_backward,
     "aten::_sample_dirichlet": sample_dirichlet,
     "aten::_dirichlet_grad": dirichlet_grad,
     "aten::_cudnn_ctc_loss": cudnn_ctc_loss,

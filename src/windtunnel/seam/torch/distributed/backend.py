@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.ranks.calls import Channel, Operation
+from windtunnel.seam.torch.distributed import played
 from windtunnel.seam.torch.distributed.allowance import Allowance
 from windtunnel.seam.torch.distributed.groups import Groups
 
@@ -56,6 +57,7 @@ class Nccl:
     _wt_store: Store
     _wt_meeting: Store
     _wt_number: int
+    _wt_place: tuple[int, int]
     _wt_splits = 0
     _wt_aborted = False
 
@@ -209,13 +211,22 @@ def backend_class(groups: Groups) -> type[dist.ProcessGroupGloo]:
         def __init__(self, store: Store, rank: int, size: int, options: Options | None = None) -> None:
             options = options or Options()
             self._wt_meeting = _own(store, rank, size)
-            dist.ProcessGroupGloo.__init__(self, self._wt_meeting, rank, size, timeout=options._timeout)
+            ranks = options.global_ranks_in_group or range(size)
+            place, met = (rank, size) if groups.fold is None else played.place(groups.fold, ranks, rank)
+            dist.ProcessGroupGloo.__init__(self, self._wt_meeting, place, met, timeout=options._timeout)
+            self._wt_place = rank, size
             if not _several_machines():
                 dist.ProcessGroupGloo._set_default_timeout(self, PATIENCE)
             self._wt_groups, self._wt_options, self._wt_store = groups, options, store
             self._wt_allowance = Allowance(options)
             self._wt_number = next(numbers)
             groups.backends.append(self)  # C++ keeps the gloo object, only this keeps the Python one
+
+        def rank(self) -> int:
+            return self._wt_place[0]
+
+        def size(self) -> int:
+            return self._wt_place[1]
 
         def _wt_wake(self) -> None:
             if hasattr(dist.ProcessGroupGloo, "abort"):  # newer than torch 2.6

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.torch.dispatch.asserts import Failure
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
+from windtunnel.seam.torch.distributed import played
 from windtunnel.seam.torch.distributed.described import Described, reduction_of
 from windtunnel.seam.torch.distributed.groups import Group, Groups, Queued
 from windtunnel.seam.torch.distributed.nodata import answer, lacks_values, with_values
@@ -31,6 +32,7 @@ from windtunnel.seam.torch.distributed.values import (
 from windtunnel.seam.torch.distributed.work import CALLS
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
 from windtunnel.seam.torch.plans.plan import Plan, tensors_in
+from windtunnel.seam.torch.state.module_paths import BUCKET
 from windtunnel.seam.torch.tags import CPU, FLOATING, VERSION, tag_of
 
 Tensor = torch.Tensor
@@ -91,7 +93,7 @@ def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwarg
         check(plan.name, reads, writes, group.size, "AVG" if CALLS.mean else name_of(CALLS.operation))
     reduction = reduction_of(CALLS.operation, CALLS.mean, CALLS.factor) if plan.name in REDUCING else ""
     seen = [] if shape.reads == shape.writes else writes
-    call = groups.descriptions.collective(plan.name, reads, seen, (group.rank, group.size), reduction, named)
+    call = groups.descriptions.collective(plan.name, reads, seen, group.place, reduction, named)
     stream = stream_of(dispatch, group, device, asynchronous)
     timeout = group.timeout(dispatch.local.host.now_ns)
     reduces = CALLS.operation, CALLS.mean, CALLS.factor
@@ -339,7 +341,10 @@ def _values(
     if group.alone:  # the backend's own Work has no result, which the reducer of DDP asks for
         dispatch.call(plan, func, args, kwargs, device)
         return answer(func, args[COLLECTIVES[plan.name].writes])
-    if group.nccl and is_composed(plan.name, named):
+    if group.is_partial:
+        played.write(dispatch.state.groups, group, plan.name, named, reduction_of(CALLS.operation, False, None))
+        out = answer(func, args[COLLECTIVES[plan.name].writes])
+    elif group.nccl and is_composed(plan.name, named):
         with torch._C._DisableTorchDispatch():
             out = composed(plan.name, group.carrier, group.rank, CALLS.operation, named)
     else:
@@ -386,6 +391,8 @@ def _hand_over(dispatch: Dispatch, stream: Stream, asynchronous: bool, host: boo
     elif event is not None and torch._C._current_autograd_node() is not None:
         # DistributedDataParallel's reducer, in a gradient's hook: its buckets are waited for when backward ends.
         groups.wait_when_backward_ends(event)
+        for tensor in tensors if dispatch.state.history.enabled else ():
+            dispatch.state.history.mark_tensor(tensor, "communication", BUCKET)
     elif event is not None:
         groups.wait(event)
 

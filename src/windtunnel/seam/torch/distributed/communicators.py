@@ -123,7 +123,8 @@ class Joins:
 
     def join(self, communicator: Communicator, party: Party | None, site: int) -> None:
         """Begin to make a communicator, at its first use; `party` is None where nobody else has to come."""
-        if communicator.joined:
+        again = bool(communicator.connected)  # on another GPU, which is one more communicator
+        if communicator.joined and not again:
             return
         for begun in [*self._begun]:
             self.arrive(begun)
@@ -133,7 +134,9 @@ class Joins:
         party.store.set(party.mine, "")
         communicator.party = party
         communicator.entry = self._watch.called(party.channel, MAKING, site, State.DONE)
-        if communicator.peer >= 0:
+        if again:
+            self.arrive(communicator)
+        elif communicator.peer >= 0:
             self._begun.append(communicator)
 
     def arrive(self, communicator: Communicator) -> None:

@@ -35,6 +35,10 @@ MASK = (1 << 62) - 1
 ODD = 0x9E3779B97F4A7C15
 
 
+Place = tuple[int, int, tuple[int, ...]]
+"""A rank's number in its group, the group's size, and the numbers of those of its members that are played."""
+
+
 class Described(NamedTuple):
     """An operation with what ranks compare: `mark` must be the same on all, and the sums of `sent` and `received` over
     all ranks must be, each of which counts a size once for the pair of ranks that it belongs to."""
@@ -56,11 +60,11 @@ class Descriptions:
         name: str,
         reads: Sequence[Tensor],
         writes: Sequence[Tensor],
-        place: tuple[int, int],
+        place: Place,
         reduction: str = "",
         named: Mapping[str, object] | None = None,
     ) -> Described:
-        """A collective by its operator's name; `place` is the rank in the group and the group's size."""
+        """A collective by its operator's name; by a rank at its `place`."""
         root = -1 if named is None else named.get("root_rank", -1)
         splits = _splits(named or {})
         key = (
@@ -115,7 +119,7 @@ def _described(
     name: str,
     reads: Sequence[Tensor],
     writes: Sequence[Tensor],
-    place: tuple[int, int],
+    place: Place,
     more: tuple[str, int, tuple[tuple[int, ...], tuple[int, ...]]],
 ) -> Described:
     called, (reduction, root, splits) = _called(name), more
@@ -140,12 +144,12 @@ def _by_pair(
     name: str,
     reads: Sequence[Tensor],
     writes: Sequence[Tensor],
-    place: tuple[int, int],
+    place: Place,
     root: int,
     splits: tuple[tuple[int, ...], tuple[int, ...]],
 ) -> tuple[Sequence[int], Sequence[int]]:
     """How many elements this rank sends to each rank of the group, and expects from each."""
-    rank, size = place
+    rank, size, _ = place
     mine, theirs = [tensor.numel() for tensor in reads], [tensor.numel() for tensor in writes]
     nothing = [0] * size
     match name:
@@ -183,15 +187,22 @@ def _parts(tensors: Sequence[Tensor], rows: Sequence[int], size: int) -> Sequenc
     return [row * one for one in rows]
 
 
-def _marked(operation: Operation, place: tuple[int, int]) -> Described:
-    rank = place[0]
+def _marked(operation: Operation, place: Place) -> Described:
+    rank, _, present = place
     common = (operation.name, sorted(set(operation.dtypes)), operation.elements, operation.reduction, operation.root)
     mark = int.from_bytes(hashlib.blake2b(repr(common).encode(), digest_size=8).digest(), "little") & MASK
-    sent = sum(size * _weight(rank, other) for other, size in enumerate(operation.sent)) & MASK
-    received = sum(size * _weight(other, rank) for other, size in enumerate(operation.received)) & MASK
-    return Described(operation, mark, sent, received)
+    sizes = [list(map(sizes.__getitem__, present)) if sizes else [] for sizes in (operation.sent, operation.received)]
+    sent, received = ([*zip(present, found, strict=bool(found))] for found in sizes)
+    sent_sum = sum(size * _weight(rank, other) for other, size in sent) & MASK
+    received_sum = sum(size * _weight(other, rank) for other, size in received) & MASK
+    return Described(operation, mark, sent_sum, received_sum)
 
 
 def _weight(sender: int, receiver: int) -> int:
     """A number for a pair of ranks, by which its size is multiplied so that no other pair's makes up for it."""
     return ((sender * 1_000_003 + receiver + 1) * ODD & MASK) | 1
+
+
+def summed(rows: Sequence[Sequence[int]], column: int) -> int:
+    """The sum of a column over the rows of all ranks, in as many bits as ranks compare."""
+    return sum(row[column] for row in rows) & MASK

@@ -6,6 +6,7 @@ import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
+from windtunnel.seam.torch.distributed import played
 from windtunnel.seam.torch.distributed.collectives import bytes_of, goes_on, meeting, place, set_off, stream_of, submit
 from windtunnel.seam.torch.distributed.groups import Group, Groups, Queued
 from windtunnel.seam.torch.distributed.nodata import lacks_values, with_values
@@ -39,7 +40,7 @@ def functional(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments
     if "src" in named:
         named["root_rank"] = named["src"]
     reduction = str(named.get("reduce_op", "")).upper()
-    call = groups.descriptions.collective(plan.name, reads, [], (group.rank, group.size), reduction, named)
+    call = groups.descriptions.collective(plan.name, reads, [], group.place, reduction, named)
     stream = stream_of(dispatch, group, device, True)
     queued = Queued(None, tensors=reads)
 
@@ -113,11 +114,13 @@ def _functional_values(
     if lacks_values(args):
         return dispatch.call(plan, func, args, kwargs, device)
     with with_values(dispatch.local):
-        out = (
-            dispatch.call(plan, func, args, kwargs, device)
-            if group.alone
-            else _lent(dispatch, plan, func, args, kwargs)
-        )
+        if group.alone:
+            out = dispatch.call(plan, func, args, kwargs, device)
+        elif group.is_partial:
+            named = dict(zip(plan.names, args, strict=False)) | kwargs
+            out = played.functional(dispatch.state.groups, group, plan.name, named)
+        else:
+            out = _lent(dispatch, plan, func, args, kwargs)
     with torch._C._DisableTorchDispatch():
         for tensor in tensors_in((out,)):
             if mean and not group.alone:

@@ -20,10 +20,11 @@ from windtunnel.machine.order import knows
 from windtunnel.machine.stream import Event, Stream
 from windtunnel.ranks.calls import ON_CPU, Channel, Operation
 from windtunnel.seam.cuda_driver import FIRST_PCI_BUS
+from windtunnel.seam.torch.distributed import played
 from windtunnel.seam.torch.distributed.allowance import Allowance
 from windtunnel.seam.torch.distributed.communicators import ALL, Communicator, InFlight, Joins, Party
 from windtunnel.seam.torch.distributed.completions import Completion, Completions, Numbers
-from windtunnel.seam.torch.distributed.described import MASK, Described, Descriptions
+from windtunnel.seam.torch.distributed.described import Described, Descriptions, Place, summed
 from windtunnel.seam.torch.distributed.lending import Lender, Lending
 from windtunnel.seam.torch.distributed.nccl import NCCL_VERSION
 from windtunnel.seam.torch.distributed.nccl_settings import DEFAULTS, Settings
@@ -31,6 +32,7 @@ from windtunnel.seam.torch.distributed.replicas import Replicas
 from windtunnel.seam.torch.distributed.skew import Skew
 from windtunnel.seam.torch.distributed.under_way import Journeys, UnderWay
 from windtunnel.seam.torch.distributed.watch import Watch
+from windtunnel.seam.torch.state.ranks import spread_of
 from windtunnel.trace.operation import Signature
 
 if TYPE_CHECKING:
@@ -69,7 +71,8 @@ class Group:
 
     `nccl` tells whether emulated tensors go to NCCL, `takes_cpu` whether CPU tensors have a backend at all, `alone`
     whether this process only plays one of the ranks: the others, in PyTorch's backend "fake", are always ready.
-    `settings` are what NCCL's environment variables said when it was made.
+    `settings` are what NCCL's environment variables said when it was made. `present` are the places of the members that
+    are played by processes, all of them except in a cluster that few processes play.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Group:
         takes_cpu: bool,
         alone: bool = False,
         settings: Settings = DEFAULTS,
+        present: Sequence[int] | None = None,
     ) -> None:
         self.name: str = process_group.group_name
         self.description: str = process_group.group_desc
@@ -98,6 +102,11 @@ class Group:
         self.takes_cpu = takes_cpu
         self.alone = alone
         self.settings = settings
+        self.present = list(range(self.size)) if present is None else list(present)
+        self.is_partial = len(self.present) < self.size
+        self.spread = spread_of(self.ranks)
+        self.met_ranks = tuple(self.ranks[place] for place in self.present)
+        self.place: Place = self.rank, self.size, tuple(self.present)
         self.shared = Communicator()
         self.pairs: dict[int, Communicator] = {}
         self.eager = False
@@ -110,7 +119,11 @@ class Group:
     @property
     def single(self) -> bool:
         """Whether there is nobody to meet."""
-        return self.size == 1 or self.alone
+        return len(self.present) == 1 or self.alone
+
+    def wire(self, place: int) -> int:
+        """The number that gloo has for a member of the group."""
+        return self.present.index(place) if self.is_partial and place >= 0 else place
 
     @property
     def connected(self) -> dict[int, int]:
@@ -123,8 +136,9 @@ class Group:
         if self.single or store is None or communicator.peer == self.rank:
             return None
         pair = communicator.peer != ALL
-        ranks = sorted({self.rank, communicator.peer}) if pair else range(self.size)
-        names = {rank: f"joined/{'-'.join(map(str, ranks)) if pair else 'all'}/{rank}" for rank in ranks}
+        ranks = sorted({self.rank, communicator.peer}) if pair else self.present
+        who, number = "-".join(map(str, ranks)) if pair else "all", len(communicator.connected)
+        names = {rank: f"joined/{who}/{number}/{rank}" for rank in ranks}
         mine = names.pop(self.rank)
         channel = Channel(self.name, "join", self.ranks[communicator.peer] if pair else -1)
         return Party(store, mine, list(names.values()), channel)
@@ -145,7 +159,8 @@ class Group:
         router._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         c10d._register_process_group(self._route, router)  # type: ignore[arg-type]  # a name of its own type
         self.router = router
-        self.host = Group(process_group, self.ranks, Lender(of_cpu, self.lender.lending), False, True)
+        carrier = Lender(of_cpu, self.lender.lending)
+        self.host = Group(process_group, self.ranks, carrier, False, True, present=self.present)
         self.host.name = self.name + ON_CPU
         self.host.channel = Channel(self.host.name)
         return self.host
@@ -186,12 +201,13 @@ class Group:
 
     def collective(self, name: str) -> Signature:
         """A collective of its ranks, as rows name it."""
-        return Signature(name, detail=(("ranks", self.size), ("group", self.name)))
+        return Signature(name, detail=(("ranks", self.size), ("group", self.name), *self.spread.detail()))
 
     def message(self, name: str, peer: int, tag: int) -> Signature:
         """A message to or from `peer`, a rank of the group (-1 for any), as rows name it: by the job's ranks."""
         other = self.ranks[peer] if peer >= 0 else -1
-        return Signature(name, detail=(("ranks", 2), ("group", self.name), ("peer", other), ("tag", tag)))
+        spread = spread_of(sorted({self.ranks[self.rank], max(other, self.ranks[0])})).detail()
+        return Signature(name, detail=(("ranks", 2), ("group", self.name), ("peer", other), ("tag", tag), *spread))
 
     @property
     def allowance(self) -> Allowance | None:
@@ -230,7 +246,7 @@ class Group:
 
     def meet(self, mine: Sequence[int]) -> list[tuple[int, ...]]:
         """Each rank's numbers: one exchange of all ranks, which bring equally many."""
-        slate = self._slates.pop() if self._slates else Slate(self.size, len(mine))
+        slate = self._slates.pop() if self._slates else Slate(len(self.present), len(mine))
         with torch._C._DisableTorchDispatch():
             slate.pack_into(slate.mine, 0, *mine)
             self.lender.inner._allgather_base(slate.found_tensor, slate.mine_tensor).wait()
@@ -326,6 +342,7 @@ class Groups:
         self.shelf: list[Queued] = []  # collectives that nobody waited for, with their tensors
         self.future: type[DeviceFuture]  # the class of their futures
         self.descriptions = Descriptions()
+        self.fold = played.read()
         self.watch = Watch(state, state.stuck_after_s)
         self.joins = Joins(self.watch)
         self.journeys = Journeys(self.watch, state)
@@ -334,6 +351,10 @@ class Groups:
         self.replicas = Replicas(state, self.watch)
         self.warned: set[str] = set()
         self.unwaited: list[tuple[Event, int, str]] = []  # site and operation of each Work dropped without a wait
+
+    def met(self, ranks: Sequence[int]) -> Sequence[int]:
+        """Those ranks of a group that are played by processes."""
+        return ranks if self.fold is None else [ranks[place] for place in self.fold.present(ranks)]
 
     def add(self, group: Group) -> None:
         """Remember a group that was just made."""
@@ -392,6 +413,11 @@ class Groups:
             return True
         agent, epoch = stream.agent, event.order.get(stream.agent, 0)
         return self.state.machine.host_knows(agent, epoch) or knows(self.current(stream.device).order, agent, epoch)
+
+    @property
+    def line(self) -> str:
+        """The program's line that is running."""
+        return str(self.state.machine.trace.sites[self.state.site()])
 
     def of(self, boxed: str | torch.ScriptObject) -> Group | None:
         """The group behind the argument of a c10d operator; None for one that was made elsewhere."""
@@ -452,6 +478,7 @@ class Groups:
         """
         if group.is_aborted():
             raise dist.DistBackendError(ABORTED.format(rank=group.rank))
+        played.require_even(self, group, call.operation)
         if group.single:
             yield ready_ns
             return
@@ -461,11 +488,11 @@ class Groups:
             with self.watch.turn(group.lock), self._written_down(group, call, site, made) as now_ns:
                 rows = group.meet((ready_ns, *call[1:], now_ns, group.limit_ms(now_ns)))
                 first = rows[0][1]
-                if any(row[1] != first for row in rows) or _sum(rows, 2) != _sum(rows, 3):
+                if any(row[1] != first for row in rows) or summed(rows, 2) != summed(rows, 3):
                     raise self.watch.differing(group.name, call.operation, site)
                 times = [(row[0], row[4]) for row in rows]
                 self._in_time(group, call, times, [row[5] for row in rows])
-                self.skew.met(site, call.operation.name, group.ranks, ready_ns, times)
+                self.skew.met(site, call.operation.name, group.met_ranks, ready_ns, times)
                 yield max(times)[0]
         except BaseException as error:
             self.lending.forget()
@@ -498,7 +525,7 @@ class Groups:
         if any(0 < limit_ms * NS < waited_ns for limit_ms, waited_ns in zip(limits_ms, waits_ns, strict=True)):
             waits = {
                 rank: (-(-waited_ns // NS), limit_ms)
-                for rank, waited_ns, limit_ms in zip(group.ranks, waits_ns, limits_ms, strict=True)
+                for rank, waited_ns, limit_ms in zip(group.met_ranks, waits_ns, limits_ms, strict=True)
             }
             raise self.late(group, group.channel, call.operation, waits)
 
@@ -569,7 +596,3 @@ class Groups:
         if self.shelf:
             now = self.state.local.host.now_ns
             self.shelf = [one for one in self.shelf if one.event and (one.event.time_ns or 0) > now]
-
-
-def _sum(rows: Sequence[Sequence[int]], column: int) -> int:
-    return sum(row[column] for row in rows) & MASK

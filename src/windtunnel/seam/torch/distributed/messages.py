@@ -18,6 +18,7 @@ import torch.distributed as dist
 from windtunnel.machine.stream import Event, Stream
 from windtunnel.ranks.calls import Channel, Operation
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
+from windtunnel.seam.torch.distributed import played
 from windtunnel.seam.torch.distributed.collectives import bytes_of, is_dense, place, transferring
 from windtunnel.seam.torch.distributed.communicators import CLOCK_TAGS, Communicator, wire_tag
 from windtunnel.seam.torch.distributed.described import message
@@ -100,14 +101,16 @@ def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
     if group is None:
         return dispatch.call(plan, func, args, kwargs, CPU)
     group, device, args, kwargs = place(dispatch, group, plan, args, kwargs, scattered=True)
+    played.require_played(groups, group, peer)
+    wire = group.wire(peer)
     sent = _posted(dispatch, group, plan.name, tensors, (device, peer, tag))
     timeout = group.timeout(sent.posted_ns)
     with groups.watch.waiting(sent.entry, posts=True):
-        out = _carried(dispatch, plan, func, (*args[:-1], sent.tag), kwargs, sent.device)
+        out = _carried(dispatch, plan, func, (*args[:2], wire, sent.tag), kwargs, sent.device)
         work = dist.Work.unbox(out)
         with torch._C._DisableTorchDispatch():
             clock = torch.tensor([_begins_ns(dispatch, sent), _type_number(tensors)], device="cpu")
-            ticket = group.carrier.send([clock], peer, sent.tag + CLOCK_TAGS)
+            ticket = group.carrier.send([clock], wire, sent.tag + CLOCK_TAGS)
     event = None if sent.stream is None else _queue(dispatch, sent, 0)
     if event is None:
         sent.meet(dispatch, peer, 0)
@@ -130,17 +133,20 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
         return dispatch.call(plan, func, args, kwargs, CPU)
     source = args[2] if len(args) > 3 else -1
     group, device, args, kwargs = place(dispatch, group, plan, args, kwargs, scattered=True)
+    played.require_played(groups, group, source)
+    wire = group.wire(source)
     awaited = _posted(dispatch, group, plan.name, tensors, (device, source, args[-1]))
     limit_ms = group.limit_ms(awaited.posted_ns)
     completion = None if awaited.stream is None else group.numbered("recv")
     clock_tag = awaited.tag + CLOCK_TAGS
     with groups.watch.waiting(awaited.entry, posts=True):
-        out = _carried(dispatch, plan, func, (*args[:-1], awaited.tag), kwargs, awaited.device)
+        peers = (wire,) if len(args) > 3 else ()
+        out = _carried(dispatch, plan, func, (*args[:2], *peers, awaited.tag), kwargs, awaited.device)
         work = dist.Work.unbox(out)
         with torch._C._DisableTorchDispatch():
             clock = torch.zeros(2, dtype=torch.int64, device="cpu")
             # Asked for at once where the sender is known: the sender's `wait` may depend on it.
-            ticket = group.carrier.recv([clock], source, clock_tag) if source >= 0 else None
+            ticket = group.carrier.recv([clock], wire, clock_tag) if source >= 0 else None
 
     def finish(timeout: timedelta | None) -> Event | None:
         with groups.watch.waiting(awaited.entry):

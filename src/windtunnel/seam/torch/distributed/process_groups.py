@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from windtunnel.ranks.calls import ON_CPU, Channel, Operation
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.torch.distributed import futures, nccl_settings, nodata, shrinking, splitting, unused
+from windtunnel.seam.torch.distributed import futures, nccl_settings, nodata, played, shrinking, splitting, unused
 from windtunnel.seam.torch.distributed.backend import NCCL_TIMEOUT, backend_class
 from windtunnel.seam.torch.distributed.futures import future_class
 from windtunnel.seam.torch.distributed.groups import Group, Groups
@@ -79,7 +79,7 @@ def _new_group(groups: Groups, nccl: type[dist.ProcessGroupGloo]) -> Callable[..
             given["store"] = torch._C._distributed_c10d.PrefixStore(
                 f"attempt_{attempt}", given["store"]
             )  # torchrun keeps its store
-        with _making(groups, given):
+        with _making(groups, given), played.members(_members(given)):
             made = stock(*bound.args, **bound.kwargs)
         group = made[0]
         if isinstance(group, dist.ProcessGroup):
@@ -103,8 +103,9 @@ ALONE = ("fake", "threaded")
 @contextmanager
 def _making(groups: Groups, given: Mapping[str, Any]) -> Iterator[None]:
     """A group is made, for which its ranks wait for one another: gloo's connect at once, as NCCL's do later."""
-    ranks, rank = _members(given), given["group_rank"]
-    if len(ranks) < 2 or rank is None or rank < 0 or any(name in str(given["backend"]) for name in ALONE):
+    ranks, rank = groups.met(_members(given)), given["group_rank"]
+    is_alone = any(name in str(given["backend"]) for name in ALONE)
+    if len(_members(given)) < 2 or rank is None or rank < 0 or is_alone:
         yield
         return
     name, watch = given["group_name"], groups.watch
@@ -181,10 +182,11 @@ def _adopt(groups: Groups, group: dist.ProcessGroup, ranks: Sequence[int], nccl:
     if carrier is not None:
         moves = Lender(cast(Carrier, carrier), groups.lending)
         settings = nccl_settings.read(is_detailed()) if is_nccl else nccl_settings.DEFAULTS
-        made = Group(group, ranks, moves, is_nccl or is_fake, of_cpu is not None, is_fake, settings)
+        present = None if groups.fold is None or is_fake else groups.fold.present(ranks)
+        made = Group(group, ranks, moves, is_nccl or is_fake, of_cpu is not None, is_fake, settings, present)
         if is_nccl and of_cuda is not None and of_cpu is not None and of_cpu is not of_cuda:
             half = made.divide(group, of_cuda, cast(Carrier, of_cpu))
-            groups.watch.joined(half.name, _described(group) + ON_CPU, ranks)
+            groups.watch.joined(half.name, _described(group) + ON_CPU, groups.met(ranks))
         groups.add(made)
 
 

@@ -23,6 +23,7 @@ def patches(state: State) -> list[Patch]:
 
     @functools.wraps(stock)
     def __iter__(self: DistributedSampler[object]) -> Iterator[object]:  # noqa: N807  it takes that name's place
+        state.machine.trace.facts["replicas"] = self.num_replicas
         ledger = state.groups.watch.ledger
         if ledger is not None:
             number = state.site()

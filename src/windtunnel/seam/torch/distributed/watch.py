@@ -10,6 +10,7 @@ learn it from one another before anything is carried, and raise.
 from __future__ import annotations
 
 import _thread
+import concurrent.futures.thread
 import json
 import multiprocessing.util
 import os
@@ -95,6 +96,13 @@ class Store(Protocol):
     def timeout(self) -> timedelta: ...
 
 
+IDLE = (
+    "windtunnel: no rank has given its GPU any work for {seconds} s, and none waits for another; "
+    "rank {rank} is at {where}"
+)
+"""Said once on the terminal; the program goes on."""
+
+
 class Watch:
     """This rank's ledger, and the thread that looks at everybody's; nothing of it before there is a second rank."""
 
@@ -122,6 +130,7 @@ class Watch:
         self._progress = 0
         self._moved_ns = monotonic_ns()
         self._stuck_ns = 0
+        self._idle_ns = 0
         self._verdict_ns = 0
 
     # ------------------------------------------------------------------ begin and end
@@ -352,16 +361,21 @@ class Watch:
                 self.end(self._said())
             return
         since = min(self._waits.values(), default=now)
-        if now - since > PATIENCE_NS:
+        waits = now - since > PATIENCE_NS
+        if waits:
             self._look()
-        elif now - self._moved_ns > self.stuck_after_ns and not self._waits and not self._stuck_ns:
+        if now - self._moved_ns > self.stuck_after_ns and not self._stuck_ns and (not waits or self._busy_threads()):
             self._tell_where(ledger)
 
     def _busy_threads(self) -> int:
         """How many threads of this process may still call something though others of it wait."""
         if not self._waits:
             return 0
-        living = (self._threads - self._lined_up) & sys._current_frames().keys()
+        frames = sys._current_frames()
+        frames.pop(threading.get_ident(), None)
+        if len(self._waits) + sum(map(waits_for_a_thread, frames.values())) >= len(frames):
+            return 0
+        living = (self._threads - self._lined_up) & frames.keys()
         return max(0, len(living) - len(self._waits))
 
     def _look(self) -> None:
@@ -388,10 +402,18 @@ class Watch:
         return rank
 
     def _tell_where(self, ledger: Ledger) -> None:
-        """This rank makes no progress: write down its stack once others wait for it."""
-        if any(call.state is State.WAITING for entry in self._entries() for call in entry.rank.calls):
+        """This rank makes no progress: write down its stack once others wait for it, or say it where all are idle."""
+        entries = self._entries()
+        if any(call.state is State.WAITING for entry in entries for call in entry.rank.calls):
             ledger.say("stuck", stack(sys._current_frames().get(self._main), self._is_program))
             self._stuck_ns = monotonic_ns()
+        elif len(entries) > 1 and self._idle_ns != self._moved_ns and ledger.rank == min(e.rank.rank for e in entries):
+            now = monotonic_ns()
+            if all(now - entry.moved_ns > self.stuck_after_ns and not entry.rank.ending for entry in entries):
+                self._idle_ns = self._moved_ns
+                where = stack(sys._current_frames().get(self._main), self._is_program)[0]
+                seconds = self.stuck_after_ns / 1e9
+                print(IDLE.format(seconds=f"{seconds:g}", rank=ledger.rank, where=where), file=sys.stderr)
 
     def _is_program(self, frame: FrameType) -> bool:
         return self.core.sites.is_program(frame)
@@ -495,6 +517,16 @@ def _said_by_first(rank: int, store: Store) -> tuple[str, str, str]:
 def is_detailed() -> bool:
     """Whether TORCH_DISTRIBUTED_DEBUG asks for everything."""
     return dist.distributed_c10d.get_debug_level() == dist.distributed_c10d.DebugLevel.DETAIL
+
+
+def waits_for_a_thread(frame: FrameType) -> bool:
+    """Whether a thread that is in `frame` waits, without a limit, for what another thread of the process does."""
+    code = frame.f_code
+    if code.co_filename == concurrent.futures.thread.__file__:
+        return code.co_name == "_worker"  # for work
+    if code.co_filename != threading.__file__ or code.co_name not in ("wait", "join", "_wait_for_tstate_lock"):
+        return False
+    return frame.f_locals.get("timeout") in (None, -1)
 
 
 def stack(frame: FrameType | None, is_program: Callable[[FrameType], bool]) -> list[str]:

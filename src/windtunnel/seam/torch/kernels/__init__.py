@@ -7,7 +7,7 @@ has under these names, each of which it may leave out:
     COMPOSITES   by overload: a function of C++ that is taken apart as on CUDA (see `composites`)
     GRADIENTS    by overload: what chooses the gradient of an operator that has one of its own on CUDA
     RUN          by name and overload: what gives the values on a device instead of the CPU's kernel
-    LAYOUTS      by name and overload: the same, for tensors that are sparse or nested alone
+    LAYOUTS      by name and overload: the same, for calls with sparse or nested tensors or with keywords alone
     VALUES       by operator: what computes a captured operator in a graph's replay
     SCRATCH      rows: the memory that the kernel takes beyond its results
     DTYPES       by operator: what the kernel calls itself, and the dtypes that it takes

@@ -13,9 +13,10 @@ import torch
 import torch.nn.functional as F
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch
+from windtunnel.seam.torch.dispatch.shape_functions import SHAPES
 from windtunnel.seam.torch.kernels import attention_checks as checks
 from windtunnel.seam.torch.kernels import attention_choice as choice
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords, OpOverload, Result
 from windtunnel.seam.torch.plans.halves import HALVES
 from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.state.positions import MASK, MIXER
@@ -342,7 +343,8 @@ def empty(state: State, func: OpOverload, args: Arguments, kwargs: Keywords) -> 
     key = (func, *((t.shape, t.stride(), t.dtype) if isinstance(t, Tensor) else str(t) for t in given))
     shapes = state.kernels.shapes.get(key)
     if shapes is None:
-        made = func(*map(_to_meta, args), **{name: _to_meta(value) for name, value in kwargs.items()})
+        shaped: Kernel = SHAPES.get(func._schema.name, func)
+        made: Result = shaped(*map(_to_meta, args), **{name: _to_meta(value) for name, value in kwargs.items()})
         shapes = [(t.shape, t.stride(), t.dtype) if isinstance(t, Tensor) else t for t in made]
         state.kernels.shapes[key] = shapes
     return [_made(*shape) if isinstance(shape, tuple) else shape for shape in shapes]

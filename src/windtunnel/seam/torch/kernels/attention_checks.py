@@ -17,7 +17,7 @@ from windtunnel.seam.torch.plans.messages import device_name
 from windtunnel.seam.torch.tags import FLOATING, device_of, disable_torch_function
 
 Tensor = torch.Tensor
-UNTOLD = "Expected {} to be true, but got false.  (Could this error message be improved? If so, please report an "
+UNTOLD = "Expected {} to be true, but got false.  (Could this error message be improved?  If so, please report an "
 UNTOLD += "enhancement request to PyTorch.)"
 """What TORCH_CHECK says of a condition without a text of its own."""
 

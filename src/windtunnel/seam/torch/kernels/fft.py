@@ -146,6 +146,28 @@ def _smooth(number: int) -> bool:
     return number <= 1
 
 
+def real_to_complex(self: torch.Tensor, dim: list[int], normalization: int, onesided: bool) -> torch.Tensor:
+    """aten::_fft_r2c, whose result lies as cuFFT leaves it where it transforms the first two dimensions too.
+
+    It then transforms the last of `dim` alone, and up to three others at a time, those that lie closest last
+    (`_fft_r2c_cufft` and `_exec_fft` of aten/src/ATen/native/cuda/SpectralOps.cpp).
+    """
+    out: torch.Tensor = torch.ops.aten._fft_r2c.default._op(self, dim, normalization, onesided)
+    if tuple(dim[:2]) != (0, 1):
+        return out
+    left = [*dim]
+    strides, batch = self.stride(), [left.pop()]
+    while batch:
+        others = sorted((d for d in range(out.dim()) if d not in batch), key=lambda d: -strides[d])
+        order = [*others, *batch]
+        laid = torch.empty([out.shape[d] for d in order], dtype=out.dtype, device="meta")
+        strides = laid.permute([order.index(d) for d in range(out.dim())]).stride()
+        left.sort(key=lambda d: -strides[d])
+        left, batch = left[:-3], left[-3:]
+    return out.permute(order).contiguous().permute([order.index(d) for d in range(out.dim())])
+
+
+RUN = {"aten::_fft_r2c": real_to_complex}
 HANDLERS = {
     "aten::_cufft_get_plan_cache_size": size,
     "aten::_cufft_get_plan_cache_max_size": max_size,

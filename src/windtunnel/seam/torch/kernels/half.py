@@ -2,8 +2,9 @@
 
 The operators are those whose half precision types PyTorch 2.6's own operator database (`op_db` of
 torch/testing/_internal/common_methods_invocations.py) has for CUDA but not for the CPU, in either direction, and those
-whose CUDA kernels compute in float32 where the CPU's do not: the grid samplers, and gradients of embeddings
-(ATen/native/cuda/GridSampler.cu, Embedding.cu).
+whose CUDA kernels compute in float32 where the CPU's do not: the grid samplers, gradients of embeddings, `logit` with
+its bounds, interpolation and adaptive averages of volumes (ATen/native/cuda/GridSampler.cu, Embedding.cu,
+UnarySpecialOpsKernel.cu, UpSample*.cu, AdaptiveAveragePooling3d.cu: `accscalar_t`).
 """
 
 from __future__ import annotations

@@ -18,13 +18,14 @@ import torch
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.dispatch.moves import fetch
 from windtunnel.seam.torch.dispatch.parts import COMPOSITE
+from windtunnel.seam.torch.kernels.recurrent_cells import stacked
 from windtunnel.seam.torch.kernels.recurrent_space import LSTM, Pieces, pieces
 from windtunnel.seam.torch.kernels.recurrent_values import MODES, backward_values, forward_values, named, shapes
 from windtunnel.seam.torch.plans.call import Arguments, Cast, Keywords, OpOverload
 from windtunnel.seam.torch.plans.messages import device_name
 from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.state.state import State
-from windtunnel.seam.torch.tags import CPU, FLOATING, device_of, disable_torch_function, storage_of, tag_of
+from windtunnel.seam.torch.tags import CPU, FLOATING, TRACED, device_of, disable_torch_function, storage_of, tag_of
 from windtunnel.seam.torch.type_names import scalar_type
 
 C = torch._C
@@ -53,8 +54,11 @@ def layers(state: State, func: OpOverload, *args: Any, **kwargs: object) -> obje
     place = device_of(tensor)
     states = [hidden] if isinstance(hidden, Tensor) else hidden
     check_devices(tensor, states, weights)
-    if place < 0 or state.local.inner or not _takes(state, tensor, place):
+    takes = place >= 0 and _takes(state, tensor, place)
+    if place < 0 or state.local.inner or (not takes and (packed or tensor.__class__ in TRACED)):
         return func._op_dk(COMPOSITE, *args, **kwargs)  # C++'s own parts: some have Python ones that differ
+    if not takes:
+        return stacked(func._opname, given)
     mode = MODES[func._opname]
     if mode == LSTM and len(states) != 2:
         raise RuntimeError("lstm expects two hidden states")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 
 from windtunnel.seam.torch.kernels.nested_dense import part_by_part
+from windtunnel.seam.torch.kernels.scaled_sums import scaled
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -50,7 +51,7 @@ def _alike(self: Tensor, other: Tensor, alpha: complex) -> bool:
 
 
 LAYOUTS = {
-    "aten::add.Tensor": part_by_part(side_by_side(aten.add.Tensor._op, in_place=False)),
-    "aten::add_.Tensor": side_by_side(aten.add_.Tensor._op, in_place=True),
+    "aten::add.Tensor": part_by_part(side_by_side(scaled(aten.add.Tensor._op, in_place=False), in_place=False)),
+    "aten::add_.Tensor": side_by_side(scaled(aten.add_.Tensor._op, in_place=True), in_place=True),
 }
 """By name and overload, what `Plan.run` calls instead of PyTorch's own kernel."""

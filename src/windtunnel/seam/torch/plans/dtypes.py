@@ -23,6 +23,11 @@ CUDNN = "getCudnnDataTypeFromScalarType()"
 """Says so in words of its own (aten/src/ATen/cudnn/Types.cpp); the CPU convolves integers of 64 bits."""
 SETS = {"real": REAL, "floating": FLOATING, "wide": WIDE, "integers": INTEGERS, "complex": COMPLEX}
 SETS["bool"] = frozenset({torch.bool})
+SETS["common"] = FLOATING | COMPLEX | INTEGERS | SETS["bool"]
+SETS["unsigned"] = frozenset({torch.uint16, torch.uint32, torch.uint64})
+SETS["float8"] = frozenset(
+    getattr(torch, name) for name in dir(torch) if name.startswith("float8_") and not name.endswith("e8m0fnu")
+)
 """The words of cards."""
 
 

@@ -259,6 +259,20 @@ REWORDED: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ..
     (re.compile(r"(?<=arguments from the ')(\w*)CPU(?=' backend)"), r"\1CUDA"),
     # toString of the tensor, in checkScalarTypes of aten/src/ATen/TensorUtils.cpp
     (re.compile(r"(?<=but got torch\.)(\w+Tensor instead \(while checking arguments)"), r"cuda.\1"),
+    # max_pool3d_with_indices of aten/src/ATen/native/cuda/DilatedMaxPool3d.cu
+    (re.compile(r"(?<=^max_pool3d_with_indices_out_)cpu(?=_template)"), "cuda"),
+    # aten/src/ATen/native/cuda/MaxUnpooling.cu
+    (
+        re.compile(
+            r"^Expected shape of indices to be same as that of the input tensor \((.*)\) but got indices tensor with "
+            "shape: "
+        ),
+        r"Expected shape of indices to be: \1 but got: ",
+    ),
+    # data_ptr of the targets, in aten/src/ATen/native/cuda/NLLLoss2d.cu
+    (re.compile("^expected target dtype to be Long or Byte, but got "), "expected scalar type Long but found "),
+    # trace_cuda of aten/src/ATen/native/cuda/ReduceOps.cpp
+    (re.compile("^trace: (expected a matrix), but got tensor with dim .*"), r"\1"),
     # addmm_out_cuda_impl of aten/src/ATen/native/cuda/Blas.cpp
     (re.compile("^expected m1 and m2 to have"), "expected mat1 and mat2 to have"),
     (re.compile('^"(\\w+)(?=" not implemented for)'), lambda found: f'"{_kernel(found[1])}'),

@@ -14,8 +14,20 @@ from torch.utils.flop_counter import flop_registry
 
 from windtunnel.machine.machine import Machine
 from windtunnel.operators.card import CUDNN, Card, card
+from windtunnel.operators.described import Description, amount
 from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords, OpOverload, Result
-from windtunnel.seam.torch.tags import CPU, NOWHERE, ORDINARY, VERSION, dtype_of, shape_of, size_of, storage_of, tag_of
+from windtunnel.seam.torch.tags import (
+    CPU,
+    NOWHERE,
+    ORDINARY,
+    VERSION,
+    dtype_of,
+    is_physically_meta,
+    shape_of,
+    size_of,
+    storage_of,
+    tag_of,
+)
 from windtunnel.trace.operation import Signature
 
 BUILT_IN = frozenset({"aten", "_c10d_functional", "c10d", "c10d_functional", "inductor", "rngprims"})
@@ -81,17 +93,18 @@ class Plan(Schema):
 
     `attributes`, `ordered`: its time depends on more than shapes, on how operands lie, as the card says. `checked`:
     lets no number of the host stand beside a device's tensors. `kernel`: launches one. `empty`: makes memory of which
-    nothing is computed. `resizes`: may change a storage's size. `layout`: what the time of a product or convolution
-    depends on. `memory`: its kernel takes memory beyond its results, as `row` says, or is not known (no row). `looks`:
-    only makes views of its first argument, which is its only tensor. `handler`: replaces it all. `run`: what `func`
-    calls, or a kernel of ours for it on a device; `strided`: the same where no tensor is sparse or nested. `simple`:
-    launching its kernel is all that there is to it. `direct`: without keywords it is a plain operator, `called`: one
-    that needs more round it than `run` (random numbers, a library's kernel).
+    nothing is computed. `described`: what the program says of it. `resizes`: may change a storage's size. `layout`:
+    what the time of a product or convolution depends on. `memory`: its kernel takes memory beyond its results, as `row`
+    says, or is not known (no row). `looks`: only makes views of its first argument, which is its only tensor.
+    `handler`: replaces it all. `run`: what `func` calls, or a kernel of ours for it on a device; `strided`: the same
+    where no tensor is sparse or nested. `simple`: launching its kernel is all that there is to it. `direct`: without
+    keywords it is a plain operator, `called`: one that needs more round it than `run` (random numbers, a library's
+    kernel).
     """
 
     __slots__ = (
-        "attributes", "called", "card", "checked", "direct", "empty", "handler", "kernel", "layout", "looks",
-        "memory", "ordered", "resizes", "row", "run", "simple", "strided",
+        "attributes", "called", "card", "checked", "described", "direct", "empty", "handler", "kernel", "layout",
+        "looks", "memory", "ordered", "resizes", "row", "run", "simple", "strided",
     )  # fmt: skip
 
     def __init__(self, func: OpOverload, run: Callable[..., object] | None = None) -> None:
@@ -101,6 +114,7 @@ class Plan(Schema):
         self.strided = self.run
         self.handler: Callable[..., object] | None = None
         self.row: object = None
+        self.described: Description | None = None
         self.memory = self.simple = self.direct = False
         self.attributes, self.ordered = known.attributes, bool(known.layout)
         self.checked = func._overloadname in known.checks
@@ -133,12 +147,14 @@ def allocates_results_only(plan: Plan) -> bool:
 
 
 def python_kernel(func: OpOverload) -> torch._C.DispatchKey | None:
-    """The dispatch key of the kernel that a library wrote in Python for CUDA tensors, or None.
+    """The dispatch key of the kernel that a library wrote for CUDA tensors, in Python or in C++, or None.
 
-    `torch.library.custom_op` and `Library.impl` keep a list of them.
+    `torch.library.custom_op` and `Library.impl` keep a list of those in Python.
     """
     found = (key for key in ("CUDA", "CompositeExplicitAutograd") if registered(func.name(), key))
     name = next(found, None)
+    if name is None and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CUDA"):
+        name = "CUDA"
     return None if name is None else getattr(torch._C.DispatchKey, name)
 
 
@@ -253,6 +269,8 @@ def signature(func: OpOverload, plan: Plan, args: Arguments, kwargs: Keywords, o
     detail: list[tuple[str, str | int]] = []
     if tf32:
         detail.append(("tf32", 1))
+    if inputs and inputs[0].dtype is FOUR:
+        detail.append(("packed", 1))
     if any(map(channels_last, inputs)):
         detail.append(("channels_last", 1))
     if LEAVES_3D_TO_CUDNN and known.tf32 == CUDNN:
@@ -268,12 +286,17 @@ def signature(func: OpOverload, plan: Plan, args: Arguments, kwargs: Keywords, o
         detail += [(name, 1) for name in plan.layout(args)]
     if plan.attributes:
         detail += [(name, _plain(value)) for name, value in zip(plan.names, args, strict=False) if _is_plain(value)]
+    flops = None
+    if (told := plan.described) is not None:
+        detail.append(("like", told.like))
+        flops = None if told.flops is None else amount(told.flops, args, kwargs)
+        read, written = (read, written) if told.bytes is None else (amount(told.bytes, args, kwargs), 0)
     return Signature(
         plan.name,
         tuple(tuple(int(n) for n in size_of(t)) for t in (*inputs, *outputs)),
         tuple(str(t.dtype)[6:] for t in (*inputs, *outputs)),
         len(inputs),
-        flops_of(plan, func, args, kwargs, out),
+        flops_of(plan, func, args, kwargs, out) if flops is None else flops,
         max(0, read),
         written,
         tuple(detail),
@@ -318,6 +341,8 @@ def _is_part(shape: torch.Size, whole: torch.Size) -> bool:
     return all(size == full or size > 1 for size, full in zip(shape, whole, strict=True))
 
 
+FOUR: torch.dtype | None = getattr(torch, "float4_e2m1fn_x2", None)
+"""Two numbers of four bits in a byte."""
 ORDERLY = (0, False, False)
 BENCHMARK: Callable[[], bool] = torch._C._get_cudnn_benchmark
 Layout = Callable[[Arguments], tuple[str, ...]]
@@ -394,6 +419,23 @@ def bytes_of(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
+class Unknown:
+    """Where texts begin, without data: PyTorch's counter takes each to be as long as the longest."""
+
+    device = torch.device("meta")
+
+    def __init__(self, places: torch.Tensor) -> None:
+        self.shape = places.shape
+
+    def size(self, dim: int) -> int:
+        """The length of a dimension."""
+        return int(self.shape[dim])
+
+
+def _has_no_values(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype is torch.int32 and is_physically_meta(value)
+
+
 def flops_of(plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, out: object) -> int:
     """Floating-point operations of one call as PyTorch's own counter has them; 0 where it has no rule.
 
@@ -414,6 +456,7 @@ def flops_of(plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, ou
             heads, tokens = tokens, heads
         else:
             first = None
+            args = tuple(Unknown(one) if _has_no_values(one) else one for one in args)
     count = flop_registry.get(counted)
     if count is None:
         return 0
@@ -425,8 +468,9 @@ def flops_of(plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, ou
     if any(tensor.is_nested for tensor in tensors_in(args)):  # a batch of parts, each with a shape of its own
         split = [[part[None] for part in t.unbind()] if isinstance(t, torch.Tensor) else repeat(t) for t in args]
         return sum(int(count(*parts, **kwargs, out_val=None)) for parts in zip(*split, strict=False))
-    # Its rules know no `out_dtype`.
-    return int(count(*(value for value in args if not isinstance(value, torch.dtype)), **kwargs, out_val=out))
+    # Its rules know no `out_dtype`, nor that a byte may hold two numbers.
+    packed = 2 if args and getattr(args[0], "dtype", None) is FOUR else 1
+    return packed * int(count(*(value for value in args if not isinstance(value, torch.dtype)), **kwargs, out_val=out))
 
 
 def _convolution_backward_flops(

@@ -31,7 +31,6 @@ from windtunnel.seam.torch.profiler.times import MARK, Death, Mark, Spans, Taken
 from windtunnel.seam.torch.profiler.tree import Allocated, Fields, Node, Place, Tree
 from windtunnel.trace import kineto
 from windtunnel.trace.operation import Kind
-from windtunnel.trace.rows import WIDTH
 from windtunnel.trace.trace import Record
 
 if TYPE_CHECKING:
@@ -430,14 +429,12 @@ def _records(recording: Recording) -> Iterator[tuple[Record, int, int]]:
     """The records of a window, with the number of each one's mark (-1: none) and when the call before it ended."""
     machine = recording.state.machine
     rows = machine.trace.rows
-    rows.spill()
     first, last = recording.rows
     marks = iter(enumerate(recording.marks))
     number, mark = next(marks, (-1, None))
     before_ns: dict[int, int] = {}
-    for at in range(first, last):
-        row = rows.stored[at * WIDTH : (at + 1) * WIDTH]
-        record = machine.record_of(tuple(row))  # type: ignore[arg-type]
+    for at, row in zip(range(first, last), rows.since(first), strict=False):
+        record = machine.record_of(row)
         if record.kind not in kineto.RUNTIME and record.kind != Kind.SYNCHRONIZE:
             continue
         while mark is not None and mark.last <= at:

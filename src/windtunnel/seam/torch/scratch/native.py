@@ -17,6 +17,8 @@ from windtunnel.seam.torch.scratch.reduce import staging
 from windtunnel.seam.torch.tags import VERSION
 
 LONG = 8
+MEAN = 1
+"""Reduction.Mean, what losses do unless told otherwise; 0 is none."""
 PAIR = 16
 """A value and its 64-bit place, padded."""
 ACCUMULATED = {torch.float16: 4, torch.bfloat16: 4, torch.float32: 4, torch.float64: 8}
@@ -56,7 +58,12 @@ def summing(call: Call) -> Need:
 
 
 def comparing(call: Call) -> Need:
-    """Extremes and truths keep the input's own type; with places they are those of `indexing`."""
+    """Extremes and truths keep the input's own type; with places they are those of `indexing`.
+
+    The truth of one element alone is made by a conversion, and copied.
+    """
+    if call.name in ("aten::any", "aten::all") and call.inputs[0].numel() == 1:
+        return NOTHING if call.inputs[0].dtype is torch.bool else Need((1,))
     return _reduce(call, call.inputs[0].element_size() if len(call.outputs) == 1 else PAIR)
 
 
@@ -80,6 +87,40 @@ def foreach_norm(call: Call) -> Need:
     tensors = call.inputs
     chunks = max((-(-t.numel() // 65536) for t in tensors), default=0)
     return Need((len(tensors) * chunks * max(map(accumulator, {t.dtype for t in tensors}), default=0),))
+
+
+# ---------------------------------------------------------------------------------------------- losses
+
+
+def reduced_loss(call: Call) -> Need:
+    """The loss of each element, before it is reduced."""
+    shapes = [tensor.shape for tensor in call.inputs[:2]]
+    count = math.prod(torch.broadcast_shapes(*shapes))
+    return Need((count * call.inputs[0].element_size(),)) if call.get("reduction", MEAN) else NOTHING
+
+
+def reduced_apart(call: Call) -> Need:
+    """The reduced loss, before it is copied to where the loss of each element was."""
+    return Need((call.inputs[0].element_size(),)) if call.get("reduction", MEAN) else NOTHING
+
+
+def margin_loss(call: Call) -> Need:
+    """The loss of each sample, before they are reduced."""
+    tensor = call.inputs[0]
+    reduced = call.get("reduction", MEAN) and tensor.dim() > 1
+    return Need((tensor.shape[0] * tensor.element_size(),)) if reduced else NOTHING
+
+
+def softmax_backward(call: Call) -> Need:
+    """The product of gradient and result."""
+    return Need((size_of(call.inputs[1]),))
+
+
+def complex_to_real(call: Call) -> Need:
+    """cuFFT writes over its input, which is copied before; a second copy brings the transformed dimension last."""
+    tensor, chosen = call.inputs[0], call.get("dim")
+    last = chosen[-1] % tensor.dim() == tensor.dim() - 1
+    return Need((size_of(tensor),) * (1 if last else 2))
 
 
 # ---------------------------------------------------------------------------------------------- indices
@@ -199,7 +240,16 @@ SCRATCH: tuple[Row, ...] = (
         NATIVE + "Reduce.cuh, ReduceMomentKernel.cu, ReduceSumProdKernel.cu, ReduceNormKernel.cu; recorded: "
         "Wedsonlin/assignment2-systems, JasperSolt/EoR_NN"),
     Row(("amax", "amin", "max", "min", "any", "all"), comparing,
-        NATIVE + "ReduceMaxValuesKernel.cu, ReduceLogicKernel.cu; recorded: JasperSolt/EoR_NN (any)"),
+        NATIVE + "ReduceMaxValuesKernel.cu, ReduceLogicKernel.cu; aten/src/ATen/native/ReduceOps.cpp (allany_impl); "
+        "recorded: JasperSolt/EoR_NN (any)"),
+    Row(("mse_loss", "smooth_l1_loss", "huber_loss"), reduced_loss,
+        "aten/src/ATen/native/BinaryOps.cpp, Loss.cpp (mse_loss_out, apply_loss_reduction); an H200's peaks"),
+    Row(("binary_cross_entropy", "soft_margin_loss"), reduced_apart,
+        NATIVE + "Loss.cu; aten/src/ATen/native/Loss.cpp; an H200's peaks"),
+    Row(("multi_margin_loss", "multilabel_margin_loss_forward"), margin_loss,
+        NATIVE + "MultiMarginLoss.cu, MultiLabelMarginCriterion.cu; an H200's peaks"),
+    Row(("_softmax_backward_data",), softmax_backward, NATIVE + "SoftMax.cu (softmax_backward_cuda_out); an H200's"),
+    Row(("_fft_c2r",), complex_to_real, NATIVE + "SpectralOps.cpp (_fft_c2r_cufft, _exec_fft); an H200's peaks"),
     Row(("argmax", "argmin"), indexing, NATIVE + "ReduceArgMaxKernel.cu, ReduceArgMinKernel.cu"),
     Row(("var", "std", "var_mean", "std_mean"), welford, NATIVE + "ReduceMomentKernel.cu (WelfordData, vt0 of 2)"),
     Row(("logsumexp",), log_sum_exp, "aten/src/ATen/native/ReduceOps.cpp (logsumexp_out_impl)"),

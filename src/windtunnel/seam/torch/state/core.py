@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from time import thread_time_ns
 from typing import NamedTuple
+from weakref import ReferenceType, WeakSet
 
 import torch
+from torch.utils.data import dataloader
+from torch.utils.data._utils import pin_memory
 
+from windtunnel.machine.capture import Capture, refuse_unsafe
 from windtunnel.machine.clock import HostThread
 from windtunnel.machine.device import Device
 from windtunnel.machine.machine import Cost, Machine
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.sites import Sites
+from windtunnel.seam.torch.state.host_work import HostWork
 from windtunnel.seam.torch.tags import HOST_TAG, Tag
 
 
@@ -45,6 +51,7 @@ class Local(threading.local):
     host: HostThread
     streams: list[Stream]
     callers: list[Stream] | None = None
+    floated: list[ReferenceType[Tag]] | None = None  # in a backward pass, what C++ made there of nothing
     nodes: dict[int, Stream] | None = None
 
     def __init__(self, core: Core) -> None:
@@ -57,6 +64,8 @@ class Local(threading.local):
         ] = {}  # by which a stream of the pool was made current, where that was its handle
         self.switches: list[tuple[int, tuple[Stream, ...]]] = []  # which streams were current from which node on
         self.left_ns = thread_time_ns()
+        # A loader's thread, which works whenever this machine lets it: nothing may depend on when that is.
+        self.pins = getattr(threading.current_thread(), "_target", None) is pin_memory._pin_memory_loop
 
 
 class Meter:
@@ -85,7 +94,10 @@ class Core:
         self.parents: dict[int, HostThread] = {}  # by a thread's number, until it begins
         self.thread = threading.get_ident()
         self.local = Local(self)
-        self.meter: Meter | None = None  # where the host's own work is measured
+        self.meter: Meter | None = None  # where the host's own work is measured into the modelled clock
+        self.work: HostWork | None = None  # where it is measured beside that clock
+        self.captures: list[Capture] = []  # that are underway, of all threads
+        self.loaders: WeakSet[dataloader._MultiProcessingDataLoaderIter] = WeakSet()  # that have workers
         self.under_way: Callable[[], object] | None = None  # puts on their streams the collectives that are under way
 
     def host(self) -> HostThread:
@@ -94,6 +106,27 @@ class Core:
         if self.meter is not None:
             self.meter.charge(self.local)
         return self.local.host
+
+    def thread_of_cuda(self) -> tuple[int, bool]:
+        """Which thread CUDA sees: this one, or the one that runs its backward pass."""
+        return self.local.host.index, self.local.callers is not None
+
+    def may_be_unsafe(self) -> bool:
+        """Whether PyTorch makes a potentially unsafe call as it is: in a stream's capture it relaxes the rules for it.
+
+        Raises:
+            AcceleratorError: another stream's capture forbids the call, and is invalid now.
+        """
+        if not self.captures or self.local.pins:
+            return True
+        if self.local.streams[self.local.device].capture is not None:
+            return False
+        refuse_unsafe(self.captures, self.thread_of_cuda())
+        return True
+
+    def apart(self) -> AbstractContextManager[None]:
+        """What runs in it is none of the host's own work: the emulation's, or counted elsewhere."""
+        return nullcontext() if self.work is None else self.work.apart()
 
     def arrive(self) -> None:
         """Wait for the collectives of this thread that are under way, before anything is done on a device."""

@@ -61,7 +61,7 @@ def make(state: State, library: str, index: int) -> None:
 def refuse(state: State, library: str, index: int) -> None:
     """Raise the library's error, and make the capture invalid, where this thread's stream on the device is captured."""
     capture = state.local.streams[index].capture
-    if capture is not None and capture.forbids(state.memory.handle()):
+    if capture is not None and capture.forbids(state.thread_of_cuda()):
         capture.valid = False
         raise RuntimeError(REFUSED[library])
 

@@ -11,11 +11,9 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
-from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
@@ -24,15 +22,16 @@ from windtunnel.machine.memory.blocks import DEFAULT_POOL, Block
 from windtunnel.machine.memory.heap import Action
 from windtunnel.seam.sites import Sites
 from windtunnel.seam.torch.state.core import Core
+from windtunnel.seam.torch.state.module_paths import ModulePaths, common, sharding, tensors_of
 from windtunnel.seam.torch.state.observers import Observers
 from windtunnel.seam.torch.state.stacks import ALL, FREES, LEVELS, Frames, Stack, Stacks
-from windtunnel.seam.torch.tags import VERSION, storage_of
-from windtunnel.trace.operation import Site
-from windtunnel.trace.trace import MEMORY_ACTIONS, MEMORY_CATEGORIES, MEMORY_EXCESS, origin
+from windtunnel.seam.torch.tags import VERSION, parts_of, storage_of
+from windtunnel.trace.operation import NO_ROLE, Role, Site
+from windtunnel.trace.trace import MEMORY_ACTIONS, MEMORY_CATEGORIES, MOST_ROLES, Held, origin
 
 ACTIONS = {name: number for number, name in enumerate(MEMORY_ACTIONS)}
 CATEGORIES = {name: number for number, name in enumerate(MEMORY_CATEGORIES)}
-CATEGORY_COLUMN = 7
+HELD_COLUMN = 7
 SITE_COLUMN = 6
 WRITES_POOLS = VERSION >= (2, 12)
 """Whether PyTorch's events name their memory pool (pytorch#177717)."""
@@ -66,10 +65,14 @@ class History:
         # id of a block -> where and when its storage died
         self._given: dict[int, tuple[int, bool, int, Stack | None]] = {}
         self._backward_passes = 0
+        self._failed: set[int] = set()  # backward passes that ran out of memory
         self._pass: object = None
-        self._stepping = False
-        self._modules: weakref.WeakSet[object] = weakref.WeakSet()
+        self._stepping: torch.optim.Optimizer | None = None
+        self.modules = ModulePaths()
+        self.modules.on_module = self._mark_module
+        self.modules.callers = lambda: core.local.callers
         self._handles: list[RemovableHandle] = []
+        self._module_handles: list[RemovableHandle] = []
         self._compiled = False
         self._lock = threading.RLock()
 
@@ -144,27 +147,27 @@ class History:
             register_optimizer_step_post_hook(self._after_step),
         ]
         if not self._compiled:
-            self._handles.append(register_module_forward_pre_hook(self._before_forward))
+            self._module_handles = self.modules.follow()
 
     def compiling(self) -> None:
         """Hook into no module any more: Dynamo would follow the hook, and end its graph there.
 
         The modules that there are now are looked at once; parameters of later ones are found by their optimizers.
         """
-        if self.enabled and not self._compiled:
-            self._handles.pop().remove()
+        while self._module_handles:
+            self._module_handles.pop().remove()
         self._compiled = True
-        for found in gc.get_objects() if self.enabled else ():
-            if issubclass(type(found), torch.nn.Module):
-                self._mark_module(found)
+        if self.enabled:
+            self._learn_all()
 
     def disable(self) -> None:
         """Keep no more history; what was kept stays in the trace."""
         if not self.enabled:
             return
         self.enabled = False
-        while self._handles:
-            self._handles.pop().remove()
+        for handles in (self._handles, self._module_handles):
+            while handles:
+                handles.pop().remove()
         for device in self.core.machine.devices:
             self.core.drain(device)  # what died until now belongs to the history
             device.allocator.on_action = None
@@ -179,18 +182,25 @@ class History:
         def act(action: str, address: int, size: int, stream: int, block: Block | None) -> None:
             with self._lock:
                 row = len(rows)
-                category = excess = 0
+                held = Held(0, 0, 0)
                 given: Stack | None = None
                 if block is not None and action == "alloc":
                     site = self._sites.number()
+                    role = Role(self.modules.current(), self.stacks.operator())
+                    if role.module and not self._backward():
+                        self._stepping = None  # also after a step that failed
                     category = self._phase()
-                    excess = block.size - size
+                    if (gathered := sharding()) is not None:
+                        category, role = CATEGORIES["communication"], role._replace(tensor=gathered)
+                    held = Held(category, block.size - size, self._role(role))
                     block.context = row
                     self._taken[row] = self._backward_passes
                 elif block is not None and action in FREES:
                     site, given = self._free(action, block)
                 else:
                     site = self._sites.number()
+                    if action == "oom":
+                        self._ran_out()
                     if block is not None and action in ("segment_alloc", "segment_map") and block.prev is None:
                         segment = block.segment
                         segment.context = row if segment.context is None else segment.context
@@ -200,8 +210,7 @@ class History:
                 if block is not None and block.pool_id != DEFAULT_POOL:
                     self._pools[row] = block.pool_id
                 time = core.local.host.now_ns
-                value = excess << MEMORY_EXCESS | category
-                rows.append((ACTIONS[action], device.index, stream, address, size, time, site, value))
+                rows.append((ACTIONS[action], device.index, stream, address, size, time, site, held.packed()))
 
         return act
 
@@ -251,72 +260,124 @@ class History:
         found = self._category(row)
         if found == "optimizer" and self._stepping:
             self._set(row, "temporary")
-        elif found == "temporary" and not (backward and passes == before):
+        elif found == "temporary" and not (backward and passes == before) and before not in self._failed:
             self._set(row, "gradient")
         elif found == "activation" and not backward and before is not None and passes - before != 1:
-            self._set(row, "temporary" if passes == before else "")
+            self._set(row, "temporary" if passes == before and self._is_computed(row) else self._outlived(row))
+
+    def _ran_out(self) -> None:
+        """A request did not fit: what is alive is for what it was taken for, though its pass does not end."""
+        if self._backward():
+            self._failed.add(self._backward_passes)
+            return
+        if self._stepping is not None:
+            self._mark_states(self._stepping)
+        running = [row for row, passes in self._taken.items() if passes == self._backward_passes]
+        for row in running:
+            if self._category(row) == "optimizer" or (self._category(row) == "activation" and self._is_computed(row)):
+                del self._taken[row]
+
+    def _outlived(self, row: int) -> str:
+        """What something is that was made before two backward passes: a graph that is kept, or what began one."""
+        return "retained" if self._is_computed(row) else ""
+
+    def _is_computed(self, row: int) -> bool:
+        """Whether it was made by an operator of other tensors, or in a module: the program's own tensors are not."""
+        role = self.core.machine.trace.roles[self._held(row).role]
+        return bool(role.module or (role.operator and role.operator not in self.stacks.factories))
 
     def _finish(self) -> None:
         """Settle what is alive at the end: a gradient if made in a backward pass, no activation if it outlived two."""
         if not self.enabled or self._backward():
             return
+        self._learn_all()
+        known = self.modules.tensors()
+        self._mark_all(known, "parameter")
+        self._mark_all(((one.grad, role) for one, role in known if one.grad is not None), "gradient")
         for row, before in self._taken.items():
             found = self._category(row)
-            if found == "temporary":
+            if found == "temporary" and before not in self._failed:
                 self._set(row, "gradient")
-            elif found == "activation" and (self._backward_passes - before > 1 or not self._backward_passes):
+            elif found == "activation" and not self._backward_passes and not known:
                 self._set(row, "")
+            elif found == "activation" and self._backward_passes - before > 1:
+                self._set(row, self._outlived(row))
 
-    def mark(self, block: Block | None, category: str) -> None:
-        """Say what a block is for, when that is known; only while the history is kept."""
+    def mark(self, block: Block | None, category: str, role: Role | None = None) -> None:
+        """Say what a block is for, when that is known, and whose; only while the history is kept."""
         if self.enabled and block is not None and isinstance(block.context, int):
-            self._set(block.context, category)
+            self._set(block.context, category, role)
 
-    def mark_tensor(self, tensor: torch.Tensor, category: str) -> None:
-        """`mark` for a tensor's memory."""
-        try:
-            tag = storage_of(tensor)._wt
-        except (NotImplementedError, RuntimeError):
-            return
-        if tag.device >= 0 and isinstance(tag.block, Block):
-            self.mark(tag.block, category)
+    def mark_tensor(self, tensor: torch.Tensor, category: str, role: Role | None = None) -> None:
+        """`mark` for a tensor's memory, or for what it is made of."""
+        for block in _blocks(tensor):
+            self.mark(block, category, role)
+
+    def _mark_all(self, named: Iterable[tuple[torch.Tensor, Role]], category: str) -> None:
+        """The same for many tensors, several of which may share a block: that is of what their modules have in common.
+
+        So DistributedDataParallel's buckets hold gradients, and FSDP's gather those of a group.
+        """
+        blocks: dict[int, tuple[Block, list[Role]]] = {}
+        for tensor, role in named:
+            for block in _blocks(tensor):
+                blocks.setdefault(id(block), (block, []))[1].append(role)
+        for block, roles in blocks.values():
+            self.mark(block, category, common(roles, category))
+
+    def _role(self, role: Role) -> int:
+        """A role's number; that of none where there are too many to tell apart."""
+        number = self.core.machine.trace.roles.number(role)
+        return number if number < MOST_ROLES else 0
 
     def _category(self, row: int) -> str:
-        return MEMORY_CATEGORIES[self.core.machine.trace.memory.get(row, CATEGORY_COLUMN) & 255]
+        return MEMORY_CATEGORIES[self._held(row).category]
 
-    def _set(self, row: int, category: str) -> None:
-        rows = self.core.machine.trace.memory
-        value = rows.get(row, CATEGORY_COLUMN) & ~255 | CATEGORIES[category]
-        rows.put(row, CATEGORY_COLUMN, value)
+    def _held(self, row: int) -> Held:
+        return Held.of(self.core.machine.trace.memory.get(row, HELD_COLUMN))
+
+    def _set(self, row: int, category: str, role: Role | None = None) -> None:
+        held = self._held(row)
+        if role is not None:  # what made it remains known
+            before = self.core.machine.trace.roles[held.role]
+            role = role._replace(operator=role.operator or before.operator, module=role.module or before.module)
+            held = held._replace(role=self._role(role))
+        held = held._replace(category=CATEGORIES[category])
+        self.core.machine.trace.memory.put(row, HELD_COLUMN, held.packed())
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-        self._stepping = True
+        self._stepping = optimizer
         for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                self.mark_tensor(parameter, "parameter")
-                if parameter.grad is not None:
-                    self.mark_tensor(parameter.grad, "gradient")
+            named = [(one, self.modules.role_of(one)) for one in group["params"]]
+            self._mark_all(named, "parameter")
+            self._mark_all(((one.grad, role) for one, role in named if one.grad is not None), "gradient")
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         for device in self.core.machine.devices:
             self.core.drain(device)
-        self._stepping = False
-        for state in list(optimizer.state.values()):
-            for value in state.values() if isinstance(state, dict) else ():
+        self._stepping = None
+        self._mark_states(optimizer)
+
+    def _mark_states(self, optimizer: torch.optim.Optimizer) -> None:
+        kind = type(optimizer).__name__
+        for parameter, state in list(optimizer.state.items()):
+            of_tensor = isinstance(parameter, torch.Tensor)
+            module, _, name = self.modules.role_of(parameter) if of_tensor else NO_ROLE
+            for key, value in state.items() if isinstance(state, dict) else ():
                 if isinstance(value, torch.Tensor):
-                    self.mark_tensor(value, "optimizer")
+                    tensor = f"{key} of {name}" if name else str(key)
+                    self.mark_tensor(value, "optimizer", Role(module, kind, tensor))
 
-    def _before_forward(self, module: torch.nn.Module, inputs: object) -> None:
-        self._stepping = False  # also after a step that failed
-        if module in self._modules:
-            return
-        self._modules.add(module)
-        self._mark_module(module)
+    def _learn_all(self) -> None:
+        """Name all modules that there are, whether their forward pass has run or not: models first, then parts."""
+        modules = [found for found in gc.get_objects() if issubclass(type(found), torch.nn.Module)]
+        parts = {id(child) for module in modules for child in module._modules.values()}
+        for module in sorted(modules, key=lambda one: id(one) in parts):
+            self.modules.learn(module)
 
-    def _mark_module(self, module: torch.nn.Module) -> None:
-        for tensor in (*module._parameters.values(), *module._buffers.values()):
-            if tensor is not None:
-                self.mark_tensor(tensor, "parameter")
+    def _mark_module(self, module: torch.nn.Module, path: str) -> None:
+        for name, tensor in tensors_of(module):
+            self.mark_tensor(tensor, "parameter", Role(path, tensor=name))
 
     # ------------------------------------------------------------------ snapshots
 
@@ -399,6 +460,17 @@ class History:
                     "frames": self.stacks.of_event(row),
                 }
             )
+
+
+def _blocks(tensor: torch.Tensor) -> Iterator[Block]:
+    """The blocks of a tensor on a device, or of what it is made of."""
+    for part in parts_of(tensor) or (tensor,):
+        try:
+            tag = storage_of(part)._wt
+        except (NotImplementedError, RuntimeError):
+            continue
+        if tag.device >= 0 and isinstance(tag.block, Block):
+            yield tag.block
 
 
 def frames_of(site: Site) -> Frames:

@@ -67,6 +67,7 @@ class Memory:
             device.plan_cache.on_evict = self._plan_leaves(device)
         if core.machine.devices:
             host_allocator.alloc_ns = self._page_lock
+            host_allocator.may_query = core.may_be_unsafe
         if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
             self.enable_caching(False)
 
@@ -80,6 +81,8 @@ class Memory:
         def call(name: str, size: int) -> None:
             nonlocal waited_for
             host = core.local.host
+            if name == "cudaMalloc":
+                core.may_be_unsafe()
             if name in DRIVER_GIVES:
                 host.now_ns += device.cost.malloc_ns(size)
                 return
@@ -100,6 +103,7 @@ class Memory:
         return left
 
     def _page_lock(self, size: int) -> int:
+        self.core.may_be_unsafe()
         duration = self.core.machine.devices[0].cost.host_malloc_ns(size)
         self.core.local.host.now_ns += duration
         return duration

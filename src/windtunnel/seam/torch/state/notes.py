@@ -67,6 +67,7 @@ class Notes:
         self.steps = 0
         self.captured_steps = 0
         self.stop_after: int | None = None
+        self.at_end: list[Callable[[], None]] = []  # to be told before the end: they note what only that shows
         self.stepping: Callable[[torch.optim.Optimizer], None] | None = None  # to be told before each step
         self._hooks: list[RemovableHandle] = []
         self._moved_by_fused: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
@@ -94,9 +95,13 @@ class Notes:
         if self.stepping is not None:
             self.stepping(optimizer)
         self._place.before_step = len(self.core.machine.trace.rows)
+        if self.core.work is not None:
+            self.core.work.steps_now(True)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         core = self.core
+        if core.work is not None:
+            core.work.steps_now(False)
         machine = core.machine
         if not self._rows_since(self._place.after_step):
             return  # an optimizer made of others, which have stepped
@@ -113,8 +118,9 @@ class Notes:
         foreach = any(_multi_tensor(group) for group in optimizer.param_groups)
         fused = any(group.get("fused") for group in optimizer.param_groups)
         fusible = type(optimizer).__name__ in FUSED and all("fused" in group for group in optimizer.param_groups)
-        if not foreach or (fusible and not fused):
-            kernels = self._rows_since(self._place.before_step) - self._rows_since(first)  # without the step's mark
+        kernels = self._rows_since(self._place.before_step) - self._rows_since(first)  # without the step's mark
+        optional = any("foreach" in group for group in optimizer.param_groups)  # a library's own may be fused already
+        if (not foreach and (optional or kernels > len(parameters))) or (fusible and not fused):
             detail: dict[str, int] = {"foreach": 1} if foreach else {}
             if fusible:
                 detail["fused_bytes"] = self._fused_bytes(optimizer, parameters)
@@ -152,6 +158,8 @@ class Notes:
         """An optimizer's step was taken: by a call, or by the replay of a graph that holds one."""
         self.steps += 1
         self.core.machine.mark(self.core.host(), Kind.STEP, "Optimizer.step", self.steps, site)
+        if self.core.work is not None:
+            self.core.work.stepped()
         if self.steps == self.stop_after:
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:

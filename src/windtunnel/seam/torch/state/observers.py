@@ -35,28 +35,45 @@ class Observers:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.placed: list[Placed] = []
+        self.moved: list[Placed] = []  # are told of storages that take the place of another, tag and all
         self.profiled = 0  # windows of the profiler that are open
         self._died: list[Died] = []
 
-    def join(self, placed: Placed | None = None, died: Died | None = None, around: Around | None = None) -> None:
+    def join(
+        self,
+        placed: Placed | None = None,
+        died: Died | None = None,
+        around: Around | None = None,
+        moved: Placed | None = None,
+    ) -> None:
         """Tell of placements and of storages that die from now on, and let verbs of the machine be called `around`."""
-        if placed is not None:
-            self.placed.append(placed)
-        if died is not None:
-            self._died.append(died)
-            self._watch_frees()
+        for told, one in self._lists(placed, died, moved):
+            told.append(one)
+        self._watch_frees()
         if around is not None:
             self.machine.turns.watch(self.machine, VERBS, around)
 
-    def leave(self, placed: Placed | None = None, died: Died | None = None, around: Around | None = None) -> None:
+    def leave(
+        self,
+        placed: Placed | None = None,
+        died: Died | None = None,
+        around: Around | None = None,
+        moved: Placed | None = None,
+    ) -> None:
         """Tell no more, whoever joined since."""
-        if placed is not None:
-            self.placed.remove(placed)
-        if died is not None:
-            self._died.remove(died)
-            self._watch_frees()
+        for told, one in self._lists(placed, died, moved):
+            told.remove(one)
+        self._watch_frees()
         if around is not None:
             self.machine.turns.unwatch(self.machine, VERBS, around)
+
+    def _lists(
+        self, placed: Placed | None, died: Died | None, moved: Placed | None
+    ) -> list[tuple[list[Callable[..., None]], Callable[..., None]]]:
+        """Where each of them that is given stands."""
+        pairs: list[tuple[list[Callable[..., None]], Callable[..., None] | None]]
+        pairs = [(self.placed, placed), (self._died, died), (self.moved, moved)]
+        return [(told, one) for told, one in pairs if one is not None]
 
     def _watch_frees(self) -> None:
         for device in self.machine.devices:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from windtunnel.networks import Spread
 from windtunnel.seam.torch.state.core import Core
 from windtunnel.seam.torch.state.notes import Notes
 
@@ -53,6 +54,23 @@ def node_of(environment: Mapping[str, str]) -> int:
     return 0
 
 
+def ranks_per_node(environment: Mapping[str, str]) -> int:
+    """How many ranks each node has, by what its launcher says; 0 where it says nothing of several nodes."""
+    local = environment.get("LOCAL_WORLD_SIZE", "")
+    if environment.get("GROUP_WORLD_SIZE", "1") != "1" and local.isdecimal():
+        return int(local)
+    for _, ranks, nodes in LAUNCHERS:
+        counts = environment.get(ranks, ""), environment.get(nodes, "")
+        if all(count.isdecimal() and int(count) for count in counts) and int(counts[1]) > 1:
+            return -(-int(counts[0]) // int(counts[1]))
+    return 0
+
+
+def spread_of(ranks: Sequence[int]) -> Spread:
+    """How some of the job's ranks lie on its nodes."""
+    return Spread.of_ranks(ranks, ranks_per_node(os.environ))
+
+
 class Carrier(Protocol):
     """What moves a group's values: a backend of gloo, or one that stands for it, of whose collectives these are used.
 
@@ -83,6 +101,8 @@ class Group(Protocol):
     rank: int
     nccl: bool
     alone: bool
+    present: list[int]
+    spread: Spread
     carrier: Carrier
 
 
@@ -101,8 +121,10 @@ class Ranks:
         self.said: set[tuple[str, int]] = set()
 
     def joined(self, group: Group) -> None:
-        """A group was made: the largest tells how many ranks there are."""
+        """A group was made: the largest tells how many ranks there are, and nodes."""
         facts = self.core.machine.trace.facts
+        if group.nccl and group.spread.nodes > int(facts.get("nodes", 1)):
+            facts["nodes"] = group.spread.nodes
         if group.size > int(facts.get("world_size", 1)):
             facts["world_size"] = group.size
             facts["rank"] = self.rank = group.rank
@@ -118,26 +140,24 @@ class Ranks:
 
         Returns the first other rank, by its number in the group, that works on the same GPU; None where there is none.
         """
-        if group.size == 1 or group.alone or not group.nccl:
+        if len(group.present) == 1 or group.alone or not group.nccl:
             return None
         here = self._number(index)
         with torch._C._DisableTorchDispatch():
             mine = torch.tensor([here, self.rank])
-            found = [torch.zeros_like(mine) for _ in range(group.size)]
+            found = [torch.zeros_like(mine) for _ in group.present]
             group.carrier.allgather([found], [mine]).wait()
         self.own.add(index)
-        nodes = len({int(tensor[0]) // NODE for tensor in found})
-        if nodes > 1:
-            self._note_nodes(nodes)
         for number, rank in (tensor.tolist() for tensor in found):
             if rank != self.rank:
                 self.working[number] = min(rank, self.working.get(number, rank))
         self._remark()
-        same = [at for at, tensor in enumerate(found) if at != group.rank and int(tensor[0]) == here]
+        met = dict(zip(group.present, found, strict=True))
+        same = [at for at, tensor in met.items() if at != group.rank and int(tensor[0]) == here]
         if not same:
             return None
         allowed = int(self.share_gpus)
-        self._note("shared-gpu", index, self.core.site(), other=int(found[same[0]][1]), allowed=allowed)
+        self._note("shared-gpu", index, self.core.site(), other=int(met[same[0]][1]), allowed=allowed)
         return same[0]
 
     def trains_on(self, index: int) -> None:
@@ -155,13 +175,6 @@ class Ranks:
 
     def _number(self, index: int) -> int:
         return node_of(os.environ) * NODE + self.core.device(index).physical
-
-    def _note_nodes(self, nodes: int) -> None:
-        """Say that what is exchanged between nodes is timed as if it stayed within one."""
-        facts = self.core.machine.trace.facts
-        if nodes > int(facts.get("nodes", 1)):
-            facts["nodes"] = nodes
-            self.notes.note("not-modelled", self.core.site(), what="network", assumed=nodes)
 
     def _note(self, code: str, index: int, site: int, **more: int | str) -> None:
         if (code, index) not in self.said:

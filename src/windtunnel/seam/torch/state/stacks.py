@@ -69,6 +69,8 @@ class Stacks:
         self.operators = False  # whether the operator is shown, where C++ frames were asked for
         self.dispatch: frozenset[CodeType] = frozenset()  # code whose frames know, as `func`, the operator that runs
         self.level = 0
+        self.factories: set[str] = set()  # operators that make tensors of none
+        self._names: dict[int, str] = {}
         self._contexts: dict[int, Stack] = {}
         self._events: dict[int, Stack] = {}
 
@@ -77,6 +79,18 @@ class Stacks:
         if self.level < level:
             return None
         return Stack(self.dispatch if self.operators else frozenset())
+
+    def operator(self) -> str:
+        """The operator that runs, as "aten::mm"; empty where none does."""
+        func = running_function(self.dispatch, 2)
+        if func is None:
+            return ""
+        name = self._names.get(id(func))
+        if name is None:
+            name = self._names[id(func)] = str(func._schema.name)
+            if not any("Tensor" in str(one.type) for one in func._schema.arguments):
+                self.factories.add(name)
+        return name
 
     def note(self, row: int, action: str, block: Block | None, given: Stack | None) -> None:
         """Keep what goes with a row; `given` is where a block's storage died."""
@@ -108,15 +122,24 @@ class Stacks:
 
 def running_operator(dispatch: frozenset[CodeType]) -> str:
     """The operator whose dispatch is on the stack, under its name in C++ (`empty_memory_format`); "" for none."""
-    frame: FrameType | None = sys._getframe(3)
+    func = running_function(dispatch, 3)
+    if func is None:
+        return ""
+    schema = func._schema
+    return str(schema.name.partition("::")[2]) + (f"_{schema.overload_name}" if schema.overload_name else "")
+
+
+def running_function(dispatch: frozenset[CodeType], depth: int) -> torch._ops.OpOverload | None:
+    """The operator whose dispatch is on the stack, `depth` frames up or more."""
+    frame: FrameType | None = sys._getframe(depth + 1)
     for _ in range(OPERATOR_DEPTH):
         if frame is None:
             break
         if frame.f_code in dispatch:
-            schema = frame.f_locals["func"]._schema
-            return str(schema.name.partition("::")[2]) + (f"_{schema.overload_name}" if schema.overload_name else "")
+            found = frame.f_locals["func"]
+            return found if hasattr(found, "_schema") else None
         frame = frame.f_back
-    return ""
+    return None
 
 
 def _is_ours(file: str) -> bool:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -115,6 +115,7 @@ class State(Core):
     """
 
     generation = 0
+    check_kernels: Literal["all", "sample", "none"] = "sample"  # which launches of the program's own CUDA kernels
     bad_fork = False
     only_driver = False  # whether C++ has used CUDA, but not yet Python, whose `torch.cuda.is_initialized()` is False
 

@@ -1,9 +1,10 @@
 """DataLoader on the host's modelled clock: what its workers take, and how long the program waits for them.
 
 A worker is a real process with a clock of its own: what it does there (host operators, `time.sleep`) is priced as in
-the program. It sends that price along with each batch. In the program, a worker begins a batch when it was asked for
-it and is free, and `next()` waits until the batch is ready. That gives the same wait in every run, however fast this
-machine delivers. What a worker does outside PyTorch (decoding, pure Python) is not seen: `--host-time measured` is.
+the program. It sends that price along with each batch, and what the batch took on this machine (`state/host_work`). In
+the program, a worker begins a batch when it was asked for it and is free, and `next()` waits until the batch is ready.
+That gives the same wait in every run, however fast this machine delivers. What is done outside PyTorch (decoding, pure
+Python) has no part in it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import _utils, dataloader
 
 from windtunnel.seam.patching import Patch
+from windtunnel.seam.torch.state.host_work import HostWork
 from windtunnel.seam.torch.state.state import State
+from windtunnel.seam.torch.state.thread_costs import Made, files_read
 from windtunnel.seam.torch.tags import is_physically_meta
 from windtunnel.trace.operation import Kind
 
@@ -31,16 +34,21 @@ MOST_BATCHES, MOST_ELEMENTS = 4, 1 << 16
 
 
 class Fetched:
-    """A batch on its way from a worker, with what it took there in nanoseconds."""
+    """A batch on its way from a worker, with what it took there in nanoseconds.
 
-    def __init__(self, data: object, duration_ns: int) -> None:
+    `duration_ns` is modelled.
+    """
+
+    def __init__(self, data: object, duration_ns: int, made: Made) -> None:
         self.data = data
         self.duration_ns = duration_ns
+        self.made = made
 
     def pin_memory(self, device: object = None) -> Fetched:
         """The same with its tensors page-locked: what the loader's pinning thread asks of objects that it meets."""
         pin: Callable[..., object] = _utils.pin_memory.pin_memory
-        return Fetched(pin(self.data) if device is None else pin(self.data, device), self.duration_ns)
+        data = pin(self.data) if device is None else pin(self.data, device)
+        return Fetched(data, self.duration_ns, self.made)
 
 
 class Workers:
@@ -118,13 +126,29 @@ def _reset(stock: Callable[..., None]) -> object:
     return reset
 
 
+def _made(work: HostWork | None, fetch: Callable[[], object]) -> tuple[Made, object]:
+    """What a worker fetches, and what that takes here."""
+    if work is None or not work.is_here():
+        return Made(), fetch()
+    work.in_worker = True
+    begin_ns, before = work.feed(1), files_read()
+    blocked_ns = work.all.blocked_ns
+    try:
+        data = fetch()
+        lines = work.made_here()
+        worked_ns = work.close() - begin_ns
+        return Made(worked_ns, work.all.blocked_ns - blocked_ns, lines, files_read().since(before)), data
+    finally:
+        work.feed(-1)
+
+
 def _fetch(state: State, stock: Callable[..., object]) -> object:
     def fetch(self: object, possibly_batched_index: object) -> object:
         if torch.utils.data.get_worker_info() is None:
             return stock(self, possibly_batched_index)
         begin = state.host().now_ns
-        data = stock(self, possibly_batched_index)
-        return Fetched(data, state.host().now_ns - begin)
+        made, data = _made(state.work, lambda: stock(self, possibly_batched_index))
+        return Fetched(data, state.host().now_ns - begin, made)
 
     return fetch
 
@@ -136,6 +160,7 @@ def _put(state: State, stock: Callable[[WorkersIterator], None]) -> object:
         if self._send_idx > before:
             workers = self.__dict__.setdefault("_wt_workers", Workers())
             workers.asked[before] = self._task_info[before][0], state.host().now_ns
+            state.loaders.add(self)
 
     return try_put_index
 
@@ -145,7 +170,8 @@ def _get(state: State, stock: Callable[[WorkersIterator], object]) -> object:
         # Which call of this unpacks which batch depends on when real workers deliver: none of it takes modelled time.
         host = state.host()
         now_ns = host.now_ns
-        data = stock(self)
+        with state.apart():  # what it takes is what the workers say
+            data = stock(self)
         host.now_ns = now_ns
         return data
 
@@ -159,10 +185,26 @@ def _process(state: State, stock: Callable[..., object]) -> object:
             # From torch 2.8 on the caller names the worker and has counted the batch already.
             batch = workers.oldest(rest[0]) if rest else self._rcvd_idx
             state.host().wait_until(workers.ready_ns(batch, data.duration_ns))
+            if state.work is not None:
+                state.work.made_batch(data.made, self._num_workers)
             data = data.data
         return stock(self, data, *rest)
 
     return process_data
+
+
+def _fed(work: HostWork | None, loader: LoaderIterator, stock: Callable[[LoaderIterator], object]) -> object:
+    """The next batch of a loader; what making it takes here is noted."""
+    if work is None or not work.is_here():
+        return stock(loader)
+    begin_ns = work.feed(1)
+    try:
+        data = stock(loader)
+        if loader._num_workers == 0:
+            work.made_batch(Made(work.close() - begin_ns))
+        return data
+    finally:
+        work.feed(-1)
 
 
 def _next(state: State, content: Content, stock: Callable[[LoaderIterator], object]) -> object:
@@ -170,7 +212,7 @@ def _next(state: State, content: Content, stock: Callable[[LoaderIterator], obje
         host = state.host()
         begin = host.now_ns
         try:
-            data = stock(self)
+            data = _fed(state.work, self, stock)
             index = self.__dict__["_wt_batches"].popleft() if self.__dict__.get("_wt_batches") else None
             if index is not None:
                 state.machine.mark(host, Kind.BATCH, NAME, len(index), state.site())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import NoReturn
 
@@ -11,7 +11,6 @@ import torch
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam import foreign_kernels
-from windtunnel.seam.foreign_kernels import INSTEAD, WHY
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.state.state import State
 
@@ -22,7 +21,7 @@ DIRECT_STORAGE = (
 """What the functions of torch.cuda.gds call."""
 TRITON = (
     "triton.runtime.jit", "triton.runtime.interpreter", "triton.runtime.autotuner", "triton.runtime.driver",
-    "triton.testing",
+    "triton.backends.nvidia.driver", "triton.testing",
 )  # fmt: skip
 """Modules of Triton's in which something is replaced (`triton.surface`)."""
 
@@ -30,13 +29,10 @@ TRITON = (
 def patches(state: State) -> list[Patch]:
     """`torch.cuda.jiterator` and the like; others are patched when the program imports them (`MODULES`)."""
     found = [
-        Patch(torch._C, "_cuda_jiterator_compile_and_launch_kernel", _jiterator),
         Patch(torch._C, "_cuda_customAllocator", _allocator),
         Patch(torch._C, "_cuda_changeCurrentAllocator", _allocator),
         *(Patch(torch._C, name, _direct_storage) for name in DIRECT_STORAGE if hasattr(torch._C, name)),
     ]
-    if hasattr(torch.cuda, "_compile_kernel"):
-        found.append(Patch(torch.cuda, "_compile_kernel", _kernel))
     if hasattr(torch.cuda, "green_contexts"):
         found.append(Patch(torch.cuda.green_contexts.GreenContext, "create", staticmethod(_green_context)))
     return found
@@ -63,32 +59,6 @@ def _allocator(*_: object) -> NoReturn:
     )
 
 
-def _kernel(kernel_source: str, kernel_name: str, *_: object, **__: object) -> NoReturn:
-    raise UnsupportedError(f"torch.cuda._compile_kernel compiles {kernel_name!r} as CUDA C++, and {WHY}: {INSTEAD}")
-
-
-def _jiterator(code: str, name: str, *args: object) -> NoReturn:
-    raise UnsupportedError(f"torch.cuda.jiterator compiles {name!r} as CUDA C++, and {WHY}: {INSTEAD}")
-
-
-def _extension(module: ModuleType) -> list[Patch]:
-    """`load` and `load_inline`: sources for the CPU are compiled as ever, CUDA sources are not."""
-    stock: Callable[..., object] = module._jit_compile
-    is_cuda: Callable[[str], bool] = module._is_cuda_file
-
-    def compile(name: str, sources: str | Sequence[str], *args: object, **kwargs: object) -> object:
-        paths = [sources] if isinstance(sources, str) else list(sources)
-        found = [path for path in paths if is_cuda(path)]
-        if found:
-            raise UnsupportedError(
-                f"torch.utils.cpp_extension would compile CUDA sources for {name!r} ({', '.join(found)}), and "
-                f"{WHY}: give the extension sources for the CPU, {INSTEAD}"
-            )
-        return stock(name, sources, *args, **kwargs)
-
-    return [Patch(module, "_jit_compile", compile)]
-
-
 def _triton(name: str) -> Callable[[ModuleType], list[Patch]]:
     """Kernels of Triton's run on its interpreter; what that takes is imported when the program imports Triton."""
 
@@ -100,7 +70,6 @@ def _triton(name: str) -> Callable[[ModuleType], list[Patch]]:
 
 
 MODULES: dict[str, Callable[[ModuleType], list[Patch]]] = {
-    "torch.utils.cpp_extension": _extension,
     **foreign_kernels.MODULES,
     **{name: _triton(name) for name in TRITON},
 }

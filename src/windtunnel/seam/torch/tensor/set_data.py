@@ -7,14 +7,13 @@ which its optimizer knows nothing. On CUDA the host's and the device's tensors a
 from __future__ import annotations
 
 import torch
-from torch.nn.parameter import UninitializedParameter
 
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import disable_torch_function, is_physically_meta
 
 Tensor = torch.Tensor
-DENSE = (Tensor, torch.nn.Parameter, UninitializedParameter)
+PLAIN = torch._C._disabled_torch_dispatch_impl
 stock: property = torch._C.TensorBase.data  # type: ignore[assignment]
 get_stock, set_stock = stock.__get__, stock.__set__
 swap_contents = torch._C._swap_tensor_impl
@@ -47,12 +46,12 @@ def patches(state: State) -> list[Patch]:
 
 
 def _two_kinds(tensor: Tensor, other: object) -> bool:
-    """Whether one of two dense tensors has values and the other, of a device, has none."""
+    """Whether one of two dense tensors has values and the other, of a device, has none; a library's own classes count
+    (bitsandbytes' parameters), but for those that take themselves apart."""
     with disable_torch_function():  # a parameter of a lazy module refuses to be looked at
         return (
             isinstance(other, Tensor)
-            and tensor.__class__ in DENSE
-            and other.__class__ in DENSE
+            and tensor.__class__.__torch_dispatch__ is PLAIN is other.__class__.__torch_dispatch__
             and tensor.layout is torch.strided
             and is_physically_meta(tensor) != is_physically_meta(other)
         )

@@ -212,7 +212,7 @@ def _looking(state: State) -> list[Patch]:
     def tolist(self: Tensor) -> object:
         index = device_of(self)
         if index >= 0:
-            if not state.local.reason:
+            if not state.local.reason and not state.local.inner:
                 fetch(state, self, "Tensor.tolist")
         elif state.late.pending:
             state.late.host_touch(self)
@@ -313,7 +313,7 @@ def _sharing(state: State) -> list[Patch]:
 
     def data_ptr(self: Tensor) -> int:
         tag = tag_of(self)
-        if tag.device >= 0:
+        if tag.device >= 0 and not state.local.inner:
             if tag.block is None:
                 return 0
             return int(tag.block.address) + int(self.storage_offset()) * self.element_size()

@@ -14,7 +14,7 @@ import torch
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.torch.triton.launches import emulation
+from windtunnel.seam.torch.dispatch.mode import emulation
 
 ELF64 = b"\x7fELF\x02"
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -205,3 +205,11 @@ def patches(module: ModuleType) -> list[Patch]:
     driver = Driver()
     config: SimpleNamespace = module.driver
     return [Patch(config, "_active", driver), Patch(config, "_default", driver)]
+
+
+def backend_patches(module: ModuleType) -> list[Patch]:
+    """`triton.backends.nvidia.driver`: what makes its driver gets ours, which looks for no libcuda.so."""
+    return [
+        Patch(module.CudaDriver, "__new__", staticmethod(lambda cls: Driver())),
+        Patch(module.CudaDriver, "is_active", staticmethod(Driver.is_active)),
+    ]

@@ -10,16 +10,15 @@ from math import prod
 from typing import NamedTuple, Protocol, TypeGuard
 
 import torch
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.machine.machine import Cost
 from windtunnel.machine.memory.blocks import Block
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.torch.dispatch import asserts
-from windtunnel.seam.torch.dispatch.mode import Dispatch
+from windtunnel.seam.torch.dispatch.launched import Again, Capturing, LaunchPlan
+from windtunnel.seam.torch.dispatch.mode import Dispatch, emulation
 from windtunnel.seam.torch.plans.call import Arguments
-from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.state.blank import PIECES, unwritten
 from windtunnel.seam.torch.state.core import Apart
 from windtunnel.seam.torch.state.state import State
@@ -54,50 +53,12 @@ class Options(NamedTuple):
     stages: int = 3
 
 
-class Again:
-    """A launch as an operator of a graph, which each replay calls."""
-
-    def __init__(self, name: str, compute: Callable[..., object]) -> None:
-        self._name = name
-        self._compute = compute
-
-    def name(self) -> str:
-        """As an operator says it."""
-        return self._name
-
-    def __call__(self, *tensors: Tensor) -> None:
-        self._compute(*tensors)
-
-
-class LaunchPlan(Plan):
-    """What a graph's capture is told of a launch: an operator that reads and writes its tensors."""
-
-    __slots__ = ()
-
-    def __init__(self, again: Again) -> None:
-        self.name = again.name()
-        self.run = again
-        self.func = again  # type: ignore[assignment]
-        self.random = 0
-        self.builtin = self.kernel = True
-        self.fresh = self.view = False
-        self.mutated = ()
-        self.mutated_keywords = ()
-
-
 class Priced(Exception):  # noqa: N818  # it ends a launch, and is no error
     """Ends a launch of which only the price was asked."""
 
     def __init__(self, cost: Cost) -> None:
         super().__init__()
         self.cost = cost
-
-
-class Capturing(Protocol):
-    """A graph's capture, above the emulation's mode."""
-
-    def launched(self, plan: Plan, compute: Callable[..., Sequence[int]], tensors: Arguments) -> None:
-        """Write a launch down that runs now."""
 
 
 _interpreter: list[Interpreter] = []
@@ -112,11 +73,6 @@ def interpreter() -> Interpreter:
     if not _interpreter:
         _interpreter.append(Interpreter())
     return _interpreter[0]
-
-
-def emulation() -> Dispatch | None:
-    """The dispatch mode of this thread's emulation."""
-    return next((mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Dispatch)), None)
 
 
 class Launch:

@@ -56,6 +56,7 @@ PATCHES: dict[str, Callable[[ModuleType], list[Patch]]] = {
     "triton.runtime.interpreter": _interpreted,
     "triton.runtime.autotuner": tuning.autotuner,
     "triton.runtime.driver": driver.patches,
+    "triton.backends.nvidia.driver": driver.backend_patches,
     "triton.testing": tuning.testing,
 }
 """What is replaced in Triton's modules, by their names."""

@@ -14,7 +14,8 @@ from typing import Protocol
 import torch
 
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.torch.triton.launches import Priced, emulation, priced
+from windtunnel.seam.torch.dispatch.mode import emulation
+from windtunnel.seam.torch.triton.launches import Priced, priced
 from windtunnel.trace.operation import Kind
 
 BENCHMARK = "triton.testing.do_bench: runs that are not computed"

@@ -1,0 +1,24 @@
+"""What a CUDA kernel of the program's own did wrong: the checks' common half."""
+
+from __future__ import annotations
+
+from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.trace.operation import Note
+
+
+class CudaKernelCheck(NoteCheck):
+    """Base of the checks of CUDA kernels: one finding a line of the `.cu` and pointer argument."""
+
+    def group(self, note: Note) -> str:
+        """Different kernels and arguments of one line stay apart."""
+        detail = dict(note.detail)
+        return f"{detail.get('kernel', '')} {detail.get('argument', '')}"
+
+    def place(self, line: Line) -> str:
+        """Which kernel, and where it was launched."""
+        return f"the CUDA kernel {line.word('kernel')!r}, launched at {line.word('launched', 'unknown line')}"
+
+    def message(self, line: Line) -> str:
+        """What the first thread did that was seen to do it."""
+        found = line.word("found")
+        return f"{self.place(line)}: {found[:1].lower()}{found[1:]}"

@@ -1,0 +1,39 @@
+"""The check `cuda-block-conflict`: blocks of a CUDA kernel write the same memory."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from windtunnel.checks._cuda import CudaKernelCheck
+from windtunnel.checks._notes import Line
+from windtunnel.trace.finding import Severity
+
+
+class CudaBlockConflict(CudaKernelCheck):
+    """Blocks of one launch use the same memory, and one of them writes it.
+
+    ## What it does
+    Reports the line of a kernel at which a block writes or reads global memory that another block of the same launch
+    writes, other than by atomics.
+
+    ## Why it is bad
+    Blocks run in any order, several at once: the last one to write wins, and which one that is changes from run to run.
+    A sum that blocks add up without atomics loses some of its parts.
+
+    ## Example
+    ```cpp
+    if (threadIdx.x == 0) *total += s[0];  // every block
+    ```
+
+    ## Use instead
+    ```cpp
+    if (threadIdx.x == 0) atomicAdd(total, s[0]);
+    ```
+    """
+
+    code: ClassVar = "cuda-block-conflict"
+    severity: ClassVar[Severity] = "error"
+
+    def advice(self, line: Line) -> str:
+        """What to change."""
+        return "use an atomic function, or give each block a place of its own and add these up in a second kernel"

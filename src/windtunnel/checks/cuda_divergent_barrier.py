@@ -1,0 +1,43 @@
+"""The check `cuda-divergent-barrier`: threads of a CUDA block wait at different barriers."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from windtunnel.checks._cuda import CudaKernelCheck
+from windtunnel.checks._notes import Line
+from windtunnel.trace.finding import Severity
+
+
+class CudaDivergentBarrier(CudaKernelCheck):
+    """Not all threads of a block, or of a warp, reach the same barrier.
+
+    ## What it does
+    Reports the barrier (`__syncthreads`, `__syncwarp`, a shuffle or a vote with a mask) at which some threads wait
+    while others, which should, wait elsewhere or have ended.
+
+    ## Why it is bad
+    CUDA leaves undefined what happens: some GPUs hang, others go on as if the missing threads had arrived, and the
+    values that the barrier should protect are read too early.
+
+    ## Example
+    ```cpp
+    if (threadIdx.x < n) {
+      s[threadIdx.x] = x[threadIdx.x];
+      __syncthreads();  // the threads from n on do not come here
+    }
+    ```
+
+    ## Use instead
+    ```cpp
+    if (threadIdx.x < n) s[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    ```
+    """
+
+    code: ClassVar = "cuda-divergent-barrier"
+    severity: ClassVar[Severity] = "error"
+
+    def advice(self, line: Line) -> str:
+        """What to change."""
+        return "move the barrier out of the branch, so that all threads reach it"

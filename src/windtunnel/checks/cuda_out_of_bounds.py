@@ -1,0 +1,45 @@
+"""The check `cuda-out-of-bounds`: a CUDA kernel leaves the memory that it was given."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from windtunnel.checks._cuda import CudaKernelCheck
+from windtunnel.checks._notes import Line
+from windtunnel.trace.finding import Severity
+
+
+class CudaOutOfBounds(CudaKernelCheck):
+    """A CUDA kernel reads or writes outside an allocation.
+
+    ## What it does
+    Reports the line of a kernel whose access lies in no allocation: behind a tensor's end, before its beginning, in
+    memory that was freed, or outside the block's shared memory or the thread's local memory; with the thread, the
+    block, the argument and the distance. It does not matter whether other memory lies there.
+
+    ## Why it is bad
+    The GPU notices only where no memory is mapped: "CUDA error: an illegal memory access was encountered" comes up at a
+    later line, and after it every CUDA call of the process fails. PyTorch's allocator maps 2 MiB and more at once, so
+    mostly the kernel reads or overwrites another tensor, silently.
+
+    ## Example
+    ```cpp
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    out[i] = a * x[i];  // the last block goes past the end unless blockDim.x divides n
+    ```
+
+    ## Use instead
+    ```cpp
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = a * x[i];
+    ```
+    """
+
+    code: ClassVar = "cuda-out-of-bounds"
+    severity: ClassVar[Severity] = "error"
+
+    def advice(self, line: Line) -> str:
+        """What to change."""
+        return (
+            "compare the index with the size (`if (i < n)`), and look at the sizes and strides that the kernel is given"
+        )

@@ -1,0 +1,45 @@
+"""The check `cuda-uninitialized`: a CUDA kernel reads memory that nobody wrote."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from windtunnel.checks._cuda import CudaKernelCheck
+from windtunnel.checks._notes import Line
+from windtunnel.trace.finding import Severity
+
+
+class CudaUninitialized(CudaKernelCheck):
+    """A CUDA kernel reads memory that nobody has written.
+
+    ## What it does
+    Reports the line of a kernel that reads bytes of a tensor which were made without values (`torch.empty`) and not
+    written since, or shared memory that no thread of the block has written.
+
+    ## Why it is bad
+    The memory holds what its last user left there. The result looks right as long as that happens to be zeros, mostly
+    in the first run of a test, and changes with the order of allocations.
+
+    ## Example
+    ```cpp
+    __shared__ float sums[32];
+    if (lane == 0) sums[warp] = v;
+    __syncthreads();
+    v = sums[lane];  // a block of 256 threads has eight warps: 24 of the values were never written
+    ```
+
+    ## Use instead
+    ```cpp
+    __shared__ float sums[32];
+    if (lane == 0) sums[warp] = v;
+    __syncthreads();
+    v = lane < blockDim.x / 32 ? sums[lane] : 0.f;
+    ```
+    """
+
+    code: ClassVar = "cuda-uninitialized"
+    severity: ClassVar[Severity] = "error"
+
+    def advice(self, line: Line) -> str:
+        """What to change."""
+        return "write the memory first (`torch.zeros`, a loop at the kernel's beginning), or read what was written"

@@ -1,0 +1,8 @@
+#pragma once
+#define AT_CUDNN_ENABLED() 0
+#define AT_CUSPARSELT_ENABLED() 0
+#define AT_CUDSS_ENABLED() 0
+#define AT_HIPSPARSELT_ENABLED() 0
+#define AT_ROCM_ENABLED() 0
+#define AT_MAGMA_ENABLED() 0
+#define NVCC_FLAGS_EXTRA ""

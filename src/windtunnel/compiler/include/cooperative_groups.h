@@ -1,0 +1,107 @@
+// Cooperative groups: blocks, tiles of a warp, coalesced threads, and the grid.
+#pragma once
+#include "cuda_runtime.h"
+#ifdef __CUDA__
+namespace cooperative_groups {
+#define WT_M __device__ __forceinline__
+namespace details { struct grid_barrier { unsigned int arrived, generation; }; }
+
+struct thread_block {
+  WT_M static void sync() { __syncthreads(); }
+  WT_M static unsigned int thread_rank() { return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z); }
+  WT_M static unsigned int size() { return blockDim.x * blockDim.y * blockDim.z; }
+  WT_M static unsigned int num_threads() { return size(); }
+  WT_M static dim3 group_index() { return blockIdx; }
+  WT_M static dim3 thread_index() { return threadIdx; }
+  WT_M static dim3 group_dim() { return blockDim; }
+  WT_M static dim3 dim_threads() { return blockDim; }
+};
+WT_M thread_block this_thread_block() { return thread_block(); }
+
+// Lanes of a warp by a mask; the tile's size is known when it is compiled, or 0.
+template <unsigned int Size> struct warp_lanes {
+  unsigned int mask, first;
+  WT_M static unsigned int lane() { return thread_block::thread_rank() & 31; }
+  WT_M unsigned int thread_rank() const { return Size ? lane() - first : __popc(mask & ((1u << lane()) - 1)); }
+  WT_M unsigned int size() const { return Size ? Size : __popc(mask); }
+  WT_M unsigned int num_threads() const { return size(); }
+  WT_M unsigned int meta_group_rank() const { return Size ? thread_block::thread_rank() / Size : 0; }
+  WT_M unsigned int meta_group_size() const { return Size ? (thread_block::size() + Size - 1) / Size : 1; }
+  WT_M void sync() const { __syncwarp(mask); }
+  WT_M unsigned int source(unsigned int rank) const { return Size ? first + rank % Size : __fns(mask, rank); }
+  template <class T> WT_M T shfl(T v, int rank) const { return Size ? __shfl_sync(mask, v, rank, Size ? Size : 32) : __shfl_sync(mask, v, source(rank)); }
+  template <class T> WT_M T shfl_down(T v, unsigned int n) const { return Size ? __shfl_down_sync(mask, v, n, Size ? Size : 32) : __shfl_sync(mask, v, thread_rank() + n < size() ? source(thread_rank() + n) : lane()); }
+  template <class T> WT_M T shfl_up(T v, unsigned int n) const { return Size ? __shfl_up_sync(mask, v, n, Size ? Size : 32) : __shfl_sync(mask, v, thread_rank() >= n ? source(thread_rank() - n) : lane()); }
+  template <class T> WT_M T shfl_xor(T v, unsigned int n) const { return __shfl_xor_sync(mask, v, n, Size ? Size : 32); }
+  WT_M int any(int p) const { return __any_sync(mask, p); }
+  WT_M int all(int p) const { return __all_sync(mask, p); }
+  WT_M unsigned int ballot(int p) const { unsigned int b = __ballot_sync(mask, p); return Size ? b >> first : pack(b); }
+  template <class T> WT_M unsigned int match_any(T v) const { unsigned int b = __match_any_sync(mask, v); return Size ? b >> first : pack(b); }
+  WT_M static unsigned int __fns(unsigned int m, unsigned int n) { for (unsigned int i = 0; i < 32; i++) if (m >> i & 1 && !n--) return i; return 32; }
+  WT_M unsigned int pack(unsigned int b) const { unsigned int r = 0, at = 0; for (unsigned int i = 0; i < 32; i++) if (mask >> i & 1) r |= (b >> i & 1) << at++; return r; }
+};
+typedef warp_lanes<0> coalesced_group;
+typedef thread_block thread_group_of_block;
+template <unsigned int Size, class Parent = void> struct thread_block_tile : warp_lanes<Size> {
+  static_assert(Size <= 32 && (Size & (Size - 1)) == 0, "tiles of more than a warp are not emulated");
+};
+WT_M coalesced_group coalesced_threads() { return coalesced_group{__activemask(), 0}; }
+template <unsigned int Size, class Parent> WT_M thread_block_tile<Size, Parent> tiled_partition(const Parent &) {
+  const unsigned int first = warp_lanes<Size>::lane() / Size * Size;
+  thread_block_tile<Size, Parent> made;
+  made.mask = Size == 32 ? 0xffffffffu : ((1u << (Size & 31)) - 1) << first;
+  made.first = first;
+  return made;
+}
+template <class Group> WT_M coalesced_group binary_partition(const Group &g, bool p) { unsigned int b = __ballot_sync(g.mask, p); return coalesced_group{p ? b : g.mask & ~b, 0}; }
+
+struct grid_group {
+  WT_M static bool is_valid() { return true; }
+  WT_M static unsigned long long thread_rank() { return (unsigned long long)block_rank() * thread_block::size() + thread_block::thread_rank(); }
+  WT_M static unsigned long long size() { return (unsigned long long)num_blocks() * thread_block::size(); }
+  WT_M static unsigned long long num_threads() { return size(); }
+  WT_M static unsigned int block_rank() { return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z); }
+  WT_M static unsigned int num_blocks() { return gridDim.x * gridDim.y * gridDim.z; }
+  WT_M static dim3 group_dim() { return gridDim; }
+  WT_M static dim3 dim_blocks() { return gridDim; }
+  __device__ static void sync() __attribute__((unavailable("grid.sync() is not emulated: end the kernel and launch a second one")));
+};
+WT_M grid_group this_grid() { return grid_group(); }
+template <class Group> WT_M void sync(const Group &g) { g.sync(); }
+
+// ---------------------------------------------------------------- reductions
+template <class T> struct plus { WT_M T operator()(T a, T b) const { return a + b; } };
+template <class T> struct less { WT_M T operator()(T a, T b) const { return b < a ? b : a; } };
+template <class T> struct greater { WT_M T operator()(T a, T b) const { return a < b ? b : a; } };
+template <class T> struct bit_and { WT_M T operator()(T a, T b) const { return a & b; } };
+template <class T> struct bit_or { WT_M T operator()(T a, T b) const { return a | b; } };
+template <class T> struct bit_xor { WT_M T operator()(T a, T b) const { return a ^ b; } };
+template <unsigned int Size, class Parent, class T, class Op> WT_M T reduce(const thread_block_tile<Size, Parent> &g, T v, Op op) {
+  for (unsigned int n = Size / 2; n > 0; n /= 2) v = op(v, g.shfl_xor(v, n));
+  return v;
+}
+template <class T, class Op> WT_M T reduce(const coalesced_group &g, T v, Op op) {
+  T all = g.shfl(v, 0);
+  for (unsigned int i = 1; i < g.size(); i++) all = op(all, g.shfl(v, i));
+  return all;
+}
+template <unsigned int Size, class Parent, class T, class Op> WT_M T inclusive_scan(const thread_block_tile<Size, Parent> &g, T v, Op op) {
+  for (unsigned int n = 1; n < Size; n *= 2) { T other = g.shfl_up(v, n); if (g.thread_rank() >= n) v = op(other, v); }
+  return v;
+}
+template <unsigned int Size, class Parent, class T, class Op> WT_M T exclusive_scan(const thread_block_tile<Size, Parent> &g, T v, Op op) {
+  T all = g.shfl_up(inclusive_scan(g, v, op), 1);
+  return g.thread_rank() ? all : T();
+}
+template <class Group, class T> WT_M T inclusive_scan(const Group &g, T v) { return inclusive_scan(g, v, plus<T>()); }
+template <class Group, class T> WT_M T exclusive_scan(const Group &g, T v) { return exclusive_scan(g, v, plus<T>()); }
+
+// ---------------------------------------------------------------- copies to shared memory by all threads of a group
+template <class Group> WT_M void memcpy_async(const Group &g, void *to, const void *from, size_t size) {
+  for (size_t i = g.thread_rank(); i < size / 4; i += g.size()) ((unsigned int *)to)[i] = ((const unsigned int *)from)[i];
+  for (size_t i = size / 4 * 4 + g.thread_rank(); i < size; i += g.size()) ((char *)to)[i] = ((const char *)from)[i];
+}
+template <class Group> WT_M void wait(const Group &g) { g.sync(); }
+#undef WT_M
+}  // namespace cooperative_groups
+#endif

@@ -1,0 +1,143 @@
+"""The two passes over a `.cu`: device code to PTX, host code to an object that has the PTX in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from windtunnel.compiler.clang import INCLUDE, Clang, CompileError
+from windtunnel.compiler.lines import of_the_program
+
+STANDARD = "-std=c++20"
+QUIET = ("-w", "-fno-caret-diagnostics", "-ferror-limit=20")
+CUDA = ("-x", "cuda", "-nocudainc", "-nocudalib", "-D__CUDACC__", "-include", "windtunnel/prelude.h")
+LINES = "-gline-tables-only"
+LOOPS = "-fno-finite-loops"
+"""An endless loop stays one: C++ lets the compiler assume that there is none."""
+FAST_MATH = ("-fgpu-approx-transcendentals", "-fcuda-flush-denormals-to-zero", "-D__USE_FAST_MATH__=1")
+VALUED = ("-gencode", "-arch", "--gpu-architecture", "-code", "--gpu-code", "-Xptxas", "--ptxas-options", "-Xcompiler",
+          "--compiler-options", "-Xlinker", "-Xfatbin", "-ccbin", "--threads", "-t", "--maxrregcount", "-maxrregcount",
+          "-diag-suppress", "--diag-suppress", "-Xcudafe", "--split-compile")  # fmt: skip
+"""Options of nvcc that take a value and that clang has no use for."""
+KEPT = re.compile(r"-(D|U|I|isystem|std=|include|f|O\d|L|l(?!ineinfo))")
+"""Options that both compilers have."""
+NAME_UNDEFINED = ("-Wl,-z,defs", "-Wl,--warn-unresolved-symbols")
+UNDEFINED = re.compile(r"undefined (?:reference to|symbol:) [`']?([^'\n]+)")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How sources are compiled: for which compute capability, where headers are, and what the user asks for."""
+
+    clang: Clang
+    capability: tuple[int, int]
+    include: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    fast_math: bool = False
+    precompiled: dict[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def common(self) -> tuple[str, ...]:
+        """What both passes are given."""
+        folders = [part for folder in (str(INCLUDE), *self.include) for part in ("-isystem", folder)]
+        own = ("-idirafter", self.clang.headers) if self.clang.headers else ()
+        return (*QUIET, *folders, *own, STANDARD, *self.options)
+
+    @property
+    def target(self) -> str:
+        """The GPU, as clang names it."""
+        return f"--cuda-gpu-arch=sm_{self.capability[0]}{self.capability[1]}"
+
+    def device(self, source: Path, output: Path) -> None:
+        """PTX of a `.cu`.
+
+        Raises:
+            CompileError: clang does not take it.
+        """
+        fast = FAST_MATH if self.fast_math else ()
+        self.clang.run(*CUDA, self.target, *self.common, *fast, "--cuda-device-only", "-S", "-O2", LINES,
+                       LOOPS, *_listing(output), *self._precompiled("device"), source, "-o", output)  # fmt: skip
+        text = output.read_text(encoding="utf-8", errors="replace")
+        output.write_text(of_the_program(text, (str(INCLUDE), *self.include)), encoding="utf-8")
+
+    def host(self, source: Path, output: Path, ptx: Path | None) -> None:
+        """Host code of a `.cu`, which registers the PTX when it is loaded, or of a source that has none."""
+        binary: tuple[str, ...] = ()
+        if ptx is not None:
+            embedded = ptx.with_suffix(".embedded")
+            embedded.write_bytes(ptx.read_bytes() + b"\0")
+            binary = ("-Xclang", "-fcuda-include-gpubinary", "-Xclang", str(embedded))
+        self.clang.run(*CUDA, self.target, *self.common, "--cuda-host-only", "-fPIC", "-c", "-O1",
+                       *_listing(output), *binary, *self._precompiled("host"), source, "-o", output)  # fmt: skip
+
+    def plain(self, source: Path, output: Path) -> None:
+        """An object of a source without device code."""
+        self.clang.run("-x", "c++", *self.common, "-fPIC", "-c", "-O1", *_listing(output), source, "-o", output)
+
+    def precompile(self, kind: str, header: Path, output: Path) -> None:
+        """A header, precompiled for one of the passes."""
+        if kind == "host":
+            self.clang.run(*CUDA, self.target, *self.common, "--cuda-host-only", "-fPIC", "-S", "-O1",
+                           "-Xclang", "-emit-pch", header, "-o", output)  # fmt: skip
+        else:
+            fast = FAST_MATH if self.fast_math else ()
+            self.clang.run(*CUDA, self.target, *self.common, *fast, "--cuda-device-only", "-S", "-O2", LINES,
+                           "-Xclang", "-emit-pch", header, "-o", output)  # fmt: skip
+
+    def _precompiled(self, kind: str) -> tuple[str, ...]:
+        path = self.precompiled.get(kind)
+        return ("-Xclang", "-include-pch", "-Xclang", path) if path else ()
+
+
+def _listing(output: Path) -> tuple[str, ...]:
+    """Lets clang write beside the output which headers it read."""
+    return "-MD", "-MF", f"{output}.d"
+
+
+def listed_in(file: Path) -> list[str]:
+    """The paths in a rule of make's that clang wrote, after its target."""
+    rule = file.read_text(encoding="utf-8", errors="replace").replace("\\\n", " ").partition(": ")[2]
+    return [path.replace("\\ ", " ") for path in re.findall(r"(?:\\ |\S)+", rule)]
+
+
+def fast_math_in(options: Sequence[str]) -> bool:
+    """Whether nvcc's options ask for the fast functions."""
+    return any(option.lstrip("-") == "use_fast_math" for option in options)
+
+
+def translated(options: Sequence[str]) -> tuple[str, ...]:
+    """The options of nvcc or of a C++ compiler that mean something to clang, as clang has them."""
+    found: list[str] = []
+    left = iter(options)
+    for option in left:
+        name, given, _ = option.partition("=")
+        if name in VALUED:
+            if not given:
+                next(left, None)
+        elif option in ("-I", "-D", "-U", "-isystem", "-include", "-L"):
+            found += [option, next(left, "")]
+        elif KEPT.match(option) and not option.startswith(("-O", "-std")):  # PyTorch's headers ask for ours
+            found.append(option)
+    return tuple(found)
+
+
+def run_link(clang: Clang, objects: Sequence[Path], output: Path, options: Sequence[str]) -> list[str]:
+    """A shared library of objects, by the system's compiler where there is one: it knows where its libraries are.
+
+    Returns the functions that no library has.
+    """
+
+    system = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
+    command = [system] if system else list(clang.command)
+    done = subprocess.run(
+        [*command, "-shared", "-o", str(output), *map(str, objects), *options, *NAME_UNDEFINED],
+        capture_output=True, text=True, errors="replace", check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise CompileError(done.stderr)
+    return sorted({name.strip() for name in UNDEFINED.findall(done.stderr)})

@@ -1,0 +1,214 @@
+"""Collectives and messages between nodes: the quickest of NCCL's algorithms and protocols, and how sure that is.
+
+Within a node the constants are those of `collectives`; between nodes a hop takes the network's latency, times a factor
+by protocol, and the group has its share of the node's NICs. The algorithms (NVIDIA/nccl, src/graph/tuning.cc):
+
+- *ring*: each chunk passes all ranks, and leaves a node once. As much passes the NICs as the links within the node.
+- *tree* (all-reduces): chains in the nodes, two binary trees between them, each of half the data. Hops grow with the
+  logarithm of the nodes. With more than two nodes each sends twice what it brings; with two, once.
+- *NVLS tree* (all-reduces on NVSwitch of Hopper and later): the switch adds within a node, trees between them.
+- *messages*: each rank sends through its own NICs, all-to-all to all others. (PXN hands a message to the GPU beside the
+  right NIC, so that no NIC is worse than another.)
+
+What nccl-tests measured on the network corrects all of it: by how much more or less that took at each size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from typing import NamedTuple
+
+from windtunnel.cost.collectives import PEER_TO_PEER, Band, Collectives, Path, collective_kind, size_class, traffic
+from windtunnel.cost.files import read
+from windtunnel.networks import Network, Spread, Table
+
+_BARRIER_BYTES = 4
+LEAST_ROWS = 10
+"""Of a network with fewer measured times its bands are those of networks without any."""
+LL, LL128, SIMPLE = "LL", "LL128", "Simple"
+
+
+class Protocol(NamedTuple):
+    """What a protocol costs beside its price within a node: microseconds, latencies a hop, and share of the rate."""
+
+    base_us: float
+    hop: float
+    share: float
+
+
+class Constants(NamedTuple):
+    """What all networks have in common: protocols by name, and what trees and messages reach of the NICs' rate.
+
+    `peer_hop` is how many latencies each rank that is sent to costs beside the first.
+    """
+
+    protocols: dict[str, Protocol]
+    tree_share: float
+    peer_share: float
+    peer_hop: float
+
+
+class Reach(NamedTuple):
+    """What a network takes: microseconds a hop, share of the NICs' rate, and whether rows of it were fitted ("own")."""
+
+    latency_us: float
+    share: float
+    distance: str
+
+
+class Between:
+    """Collectives among GPUs of one model on several nodes."""
+
+    def __init__(
+        self, network: Network, inside: Collectives, constants: Constants | None = None, reach: Reach | None = None
+    ) -> None:
+        self.network = network
+        self.inside = inside
+        self.constants = constants or fitted()
+        self.reach = reach or reach_of(network)
+        self._corrections = [self._correction(table) for table in network.measured]
+
+    def time_us(self, name: str, size_bytes: int, spread: Spread) -> float:
+        """Microseconds of a collective in which each rank brings `size_bytes`."""
+        kind, size = _kind(name, size_bytes)
+        found = self._modelled_us(kind, size, spread)
+        return found * self._corrected(kind, _total(kind, size, spread.ranks)) if self._corrections else found
+
+    def band(self, name: str, size_bytes: int, spread: Spread) -> Band:
+        """Within which factors of `time_us` four of five measured times lay, in cross-validation."""
+        kind, size = _kind(name, size_bytes)
+        if self._domains(spread) == 1:
+            return self.inside.band(name, size_bytes, spread.ranks)
+        family = "peer" if kind in PEER_TO_PEER else "ring"
+        distance = "own" if self._corrections else self.reach.distance
+        return bands()[distance, family, size_class(_total(kind, size, spread.ranks))]
+
+    # ------------------------------------------------------------------ the model
+
+    def _domains(self, spread: Spread) -> int:
+        return spread.domains(self.network.nodes_per_nvlink)
+
+    def _modelled_us(self, kind: str, size: int, spread: Spread) -> float:
+        domains = self._domains(spread)
+        if domains == 1:
+            return self.inside.time_us(kind, size, spread.ranks)
+        return min(self._candidates(kind, size, spread.ranks, domains, self._rate(spread, domains)))
+
+    def _rate(self, spread: Spread, domains: int) -> float:
+        """Bytes a microsecond that a group has of the NICs of a domain, one way."""
+        net, per_domain = self.network, -(-spread.ranks // domains)
+        nics, gpus = net.nics_per_node * net.nodes_per_nvlink, net.gpus_per_node * net.nodes_per_nvlink
+        near = min(nics, per_domain * max(1.0, nics / gpus))
+        return min(near, nics / spread.sharing) * net.nic_bandwidth_bytes_per_s / 1e6 / net.oversubscription
+
+    def _candidates(self, kind: str, size: int, ranks: int, nodes: int, rate: float) -> Iterator[float]:
+        if kind in PEER_TO_PEER:
+            yield self._peer_us(kind, size, ranks, nodes, rate)
+            return
+        shared = rate * self.reach.share
+        latency = self.reach.latency_us
+        per_node = -(-ranks // nodes)
+        hops, chunk = traffic(kind, size, ranks)
+        between = (2 if kind == "all_reduce" else 1) * (nodes - 1)
+        levels = 2 * math.ceil(math.log2(nodes))
+        chained = kind in ("broadcast", "reduce")
+        for path, protocol in self._protocols():
+            begin = path.base_us + protocol.base_us
+            wire = shared * protocol.share
+            through = min(path.rate, wire) if per_node > 1 else wire
+            steps = path.hop_us * (hops - between) + latency * protocol.hop * between
+            yield begin + steps + (size if chained else chunk * (hops + path.own)) / through
+            if kind == "all_reduce":
+                through = wire * self.constants.tree_share / (1 if nodes == 2 else 2)
+                if per_node > 1:
+                    through = min(path.rate / 2, through)
+                yield begin + 2 * path.hop_us * (per_node - 1) + latency * protocol.hop * levels + size / through
+        if kind == "all_reduce" and 0 < self.inside.switch_ranks <= per_node:
+            hop = self.constants.protocols[SIMPLE].hop
+            through = shared * self.constants.tree_share / (1 if nodes == 2 else 2)
+            for path in self.inside.paths["switch"]:
+                yield path.base_us + latency * hop * levels + size / min(path.rate, through)
+
+    def _protocols(self) -> Iterator[tuple[Path, Protocol]]:
+        """The candidates within a node, each with the protocol's part between nodes."""
+        paths = self.inside.paths["ring"]
+        for number, path in enumerate(paths):
+            name = LL if number == 0 else SIMPLE if number == len(paths) - 1 else LL128
+            yield path, self.constants.protocols[name]
+
+    def _peer_us(self, kind: str, size: int, ranks: int, nodes: int, rate: float) -> float:
+        """Messages: what a rank sends and gets passes its own NICs, and its links for what stays in the node."""
+        per_node = -(-ranks // nodes)
+        own = rate / per_node * self.reach.share * self.constants.peer_share
+        away = 1 if kind == "send" else ranks - per_node
+        begin = self.inside.paths["peer"][0].base_us
+        latency = self.reach.latency_us * (1 + self.constants.peer_hop * (away - 1))
+        _, chunk = traffic(kind, size, ranks)
+        across: float = begin + latency + away * chunk / own
+        if kind == "send" or per_node == 1:
+            return across
+        return max(across, self.inside.time_us(kind, round(chunk * per_node), per_node))
+
+    # ------------------------------------------------------------------ what was measured
+
+    def _correction(self, table: Table) -> tuple[str, list[tuple[float, float]]]:
+        """By how much more than modelled a table's collective took: logarithms of the factor by those of the size."""
+        spread = Spread(table.ranks, table.nodes)
+        points = []
+        for size, time_us in zip(table.size_bytes, table.time_us, strict=True):
+            brought = max(1, size // table.ranks) if table.collective in ("all_gather", "gather") else size
+            points.append((math.log(size), math.log(time_us / self._modelled_us(table.collective, brought, spread))))
+        return table.collective, points
+
+    def _corrected(self, kind: str, total: float) -> float:
+        own = [points for name, points in self._corrections if name == kind]
+        points = own[0] if own else self._corrections[0][1]
+        at = math.log(max(1.0, total))
+        if at <= points[0][0] or len(points) == 1:
+            return math.exp(points[0][1])
+        for (left, low), (right, high) in pairwise(points):
+            if at <= right:
+                return math.exp(low + (high - low) * (at - left) / (right - left))
+        return math.exp(points[-1][1])
+
+
+def _kind(name: str, size_bytes: int) -> tuple[str, int]:
+    kind = collective_kind(name)
+    return ("all_reduce", _BARRIER_BYTES) if kind == "barrier" else (kind, size_bytes)
+
+
+def _total(kind: str, size: float, ranks: int) -> float:
+    """The size as nccl-tests counts it."""
+    return size * ranks if kind in ("all_gather", "gather") else size
+
+
+def reach_of(network: Network) -> Reach:
+    """The latency and share of a network: its own facts, those fitted on it, or its kind of transport's."""
+    rows = read("network")
+    own = next((row for row in rows["network"] if row["key"] == network.key), None)
+    known = own or next((row for row in rows["transport"] if row["name"] == network.transport), None)
+    if known is None:
+        known = next(row for row in rows["transport"] if row["name"] == "infiniband")
+    distance = "own" if own is not None and own["rows"] >= LEAST_ROWS else "other"
+    return Reach(network.latency_us or known["latency_us"], network.share or known["share"], distance)
+
+
+@cache
+def fitted() -> Constants:
+    """The constants that all networks have in common."""
+    rows = read("network")
+    protocols = {row["name"]: Protocol(row["base_us"], row["hop"], row["share"]) for row in rows["protocol"]}
+    common = rows["common"][0]
+    return Constants(protocols, common["tree_share"], common["peer_share"], common["peer_hop"])
+
+
+@cache
+def bands() -> dict[tuple[str, str, str], Band]:
+    """The bands by distance, family and class of size."""
+    return {
+        (row["distance"], row["family"], row["size"]): Band(row["low"], row["high"], row["distance"])
+        for row in read("network")["band"]
+    }

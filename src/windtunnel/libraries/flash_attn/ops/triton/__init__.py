@@ -1,0 +1,1 @@
+"""`flash_attn.ops.triton`: operators that the library writes in Triton."""

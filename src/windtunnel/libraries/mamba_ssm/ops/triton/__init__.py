@@ -1,0 +1,1 @@
+"""`mamba_ssm.ops.triton`: operators that the library writes in Triton."""

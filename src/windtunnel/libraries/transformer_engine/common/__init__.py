@@ -1,0 +1,1 @@
+"""`transformer_engine.common`: what all frameworks share."""

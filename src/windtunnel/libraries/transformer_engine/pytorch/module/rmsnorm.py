@@ -1,0 +1,5 @@
+"""`transformer_engine.pytorch.module.rmsnorm`."""
+
+from .layernorm import RMSNorm
+
+__all__ = ["RMSNorm"]

@@ -1,0 +1,31 @@
+"""CUDA kernels without a GPU: PTX becomes machine code of this machine, a warp a vector of 32 lanes.
+
+    module = ptx.load(text)
+    launch = module.kernels["name"].launch(grid, block, shared_bytes, arguments, memory=memory, checks="all",
+        output=print)
+
+Pointers are the host's addresses. `Launch` has what was wrong, by the kernel's file and line, and exact counts of
+what it did."""
+
+from windtunnel.ptx.counters import Counters
+from windtunnel.ptx.faults import KernelFault
+from windtunnel.ptx.launch import Checks, Launch
+from windtunnel.ptx.memory import Access, Allocation, Allocations, Memory
+from windtunnel.ptx.module import Kernel, Module, Variable, load
+from windtunnel.ptx.syntax import Parameter
+
+__all__ = [
+    "Access",
+    "Allocation",
+    "Allocations",
+    "Checks",
+    "Counters",
+    "Kernel",
+    "KernelFault",
+    "Launch",
+    "Memory",
+    "Module",
+    "Parameter",
+    "Variable",
+    "load",
+]

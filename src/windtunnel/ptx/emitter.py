@@ -1,0 +1,235 @@
+"""The state of a function while it is emitted: registers, operands, the mask of the lanes that run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from windtunnel.errors import UnsupportedError
+from windtunnel.ptx import layout as at
+from windtunnel.ptx.flow import Graph, unsupported, written_and_read
+from windtunnel.ptx.layout import Layout, register_type
+from windtunnel.ptx.syntax import Instruction
+from windtunnel.ptx.values import LANES, Builder, Value, lanes, vector
+
+INTEGER = re.compile(r"^-?(0[xX][0-9a-fA-F]+|\d+)U?$")
+ADDRESS = re.compile(r"\[\s*([\w$%@#~]+)\s*(?:\+?\s*(-?\w+))?\s*\]$")
+LLVM_TYPES = {
+    **{f"{s}{n}": f"i{n}" for s in "usb" for n in (8, 16, 32, 64)},
+    "b128": "i128", "f16": "half", "f32": "float", "f64": "double", "pred": "i1",
+    "bf16": "i16", "f16x2": "i32", "bf16x2": "i32", "tf32": "i32",
+}  # fmt: skip
+FROM_CONTEXT = {
+    **{f"%{name}.{axis}": offset + 4 * i
+       for name, offset in (("ctaid", at.BLOCK_INDEX), ("nctaid", at.GRID_SIZE), ("ntid", at.BLOCK_SIZE))
+       for i, axis in enumerate("xyz")},
+    "%dynamic_smem_size": at.DYNAMIC_SHARED, "%total_smem_size": at.SHARED_BYTES,
+}  # fmt: skip
+LANE_MASKS = {
+    "%lanemask_eq": lambda i: 1 << i,
+    "%lanemask_lt": lambda i: (1 << i) - 1,
+    "%lanemask_le": lambda i: (2 << i) - 1,
+    "%lanemask_gt": lambda i: ~((2 << i) - 1),
+    "%lanemask_ge": lambda i: ~((1 << i) - 1),
+}
+FULL = "splat (i1 true)"
+
+
+@dataclass(frozen=True)
+class Site:
+    """An instruction that accesses memory."""
+
+    instruction: Instruction
+    kind: str
+    space: str
+    size: int
+
+
+class Emitter(Builder):
+    def __init__(
+        self,
+        graph: Graph,
+        layout: Layout,
+        parameters: Mapping[str, int],
+        emit_one: Callable[[Emitter, Instruction], None],
+        mode: str,
+        instrumented: bool,
+        sites: dict[Site, int],
+    ) -> None:
+        super().__init__()
+        self.graph, self.layout, self.mode = graph, layout, mode
+        self.parameters = parameters
+        self.emit_one = emit_one
+        self.instrumented = instrumented
+        self.sites = sites
+        self.base: str | None = None
+        """The lanes that run this block, or None: all of them."""
+        self.mask: str | None = None
+        """Of those, the lanes whose guard holds."""
+        self.cached: dict[str, Value] = {}
+        self.dirty: set[str] = set()
+        self.helpers: set[str] = set()
+
+    # Registers
+
+    def home(self, register: str) -> str:
+        if self.mode == at.WHOLE:
+            return f'%"R.{register}"'
+        return self.offset("%frame", self.layout.slots[register])
+
+    def _register(self, name: str) -> Value:
+        if name not in self.cached:
+            type, uniform = register_type(self.graph.registers[name]), name in self.graph.uniform
+            text = self.load(type if uniform else vector(type), self.home(name), 4 if type == "i1" else 8)
+            self.cached[name] = Value(text, type, uniform)
+        return self.cached[name]
+
+    def type_of_register(self, name: str) -> str:
+        return register_type(self.graph.registers[name])
+
+    def put(self, name: str, value: Value, signed: bool = False) -> None:
+        """Writes a register in the lanes that run."""
+        if name == "_":
+            return
+        if name not in self.graph.registers:
+            raise UnsupportedError(f"The PTX register {name} is written but not declared")
+        type = register_type(self.graph.registers[name])
+        value = self.resize(value, type, signed)
+        if name not in self.graph.uniform:
+            value = self.spread(value)
+            if self.mask is not self.base:
+                old = self.spread(self._register(name))
+                value = self.select(Value(self.mask or FULL, "i1"), value, old)
+        elif not value.uniform:
+            raise AssertionError(f"{name} differs between lanes")
+        self.cached[name] = value
+        self.dirty.add(name)
+
+    def flush(self, live: set[str]) -> None:
+        """Stores what the block wrote and later blocks read."""
+        for name in sorted(self.dirty & live):
+            value = self.cached[name]
+            home = self.home(name)
+            align = 4 if value.type == "i1" else 8
+            if self.base is not None and not value.uniform:
+                wide = vector(value.type)
+                old = Value(self.load(wide, home, align), value.type)
+                value = self.select(Value(self.base, "i1"), value, old)
+            self.store(self.type_of(value), value.text, home, align)
+        self.cached.clear()
+        self.dirty.clear()
+
+    # Operands
+
+    def value(self, operand: str, type: str) -> Value:
+        """The operand as a value of an LLVM type."""
+        if operand in self.graph.registers:
+            value = self._register(operand)
+            if (type == "i1") != (value.type == "i1"):
+                raise UnsupportedError(f"A predicate and a number are mixed in the PTX operand {operand}")
+            if operand in self.graph.raw and type == "i32":
+                real = self.bitcast(value, "float")
+                value = self.select(self.compare("uno", real, real), self.constant("i32", 0x7FFFFFFF), value)
+            return self.resize(value, type)
+        if operand[0] == "!" and type == "i1":
+            return self.operation("xor", self.value(operand[1:], "i1"), self.constant("i1", 1))
+        if operand[0] == "-" and operand[1:] in self.graph.registers:
+            value = self.value(operand[1:], type)
+            return self.convert_negated(value)
+        if operand[0] == "%":
+            return self.resize(self.special(operand), type)
+        if operand[:2] in ("0f", "0F"):
+            bits = int(operand[2:], 16)
+            return self.constant(type, bits)
+        if operand[:2] in ("0d", "0D"):
+            return self.constant(type, int(operand[2:], 16))
+        if INTEGER.match(operand):
+            return self.constant(
+                type, int(operand.rstrip("U"), 0) if not _octal(operand) else int(operand.rstrip("U"), 8)
+            )
+        if operand == "WARP_SZ":
+            return self.constant(type, LANES)
+        return self.resize(self.symbol(operand), type)
+
+    def convert_negated(self, value: Value) -> Value:
+        if value.floating:
+            return Value(self.assign(f"fneg {self.type_of(value)} {value.text}"), value.type, value.uniform)
+        return self.operation("sub", self.constant(value.type, 0), value)
+
+    def symbol(self, name: str) -> Value:
+        """The address of a variable in its own space."""
+        if "+" in name:
+            base, _, offset = name.partition("+")
+            return self.operation("add", self.symbol(base), self.constant("i64", int(offset, 0)))
+        layout = self.layout
+        if name in layout.shared:
+            return self.constant("i64", layout.shared[name])
+        if name in layout.dynamic:
+            return self.constant("i64", layout.shared_bytes)
+        if name in layout.local:
+            return self.constant("i64", layout.local[name])
+        if name in layout.variables:
+            table = self.load("ptr", self.offset("%context", at.VARIABLES), 8, ", !invariant.load !0")
+            entry = self.offset(table, 8 * layout.variables[name])
+            return Value(self.load("i64", entry, 8, ", !invariant.load !0"), "i64", True)
+        if name in self.parameters:
+            return self.constant("i64", self.parameters[name])
+        raise UnsupportedError(f"The kernel names {name}, which its PTX does not define")
+
+    def special(self, name: str) -> Value:
+        if name in FROM_CONTEXT:
+            return Value(self.load("i32", self.offset("%context", FROM_CONTEXT[name]), 4), "i32", True)
+        if name[:-1] == "%tid.":
+            pointer = self.offset("%frame", at.THREAD_INDEX + 128 * "xyz".index(name[-1]))
+            return Value(self.load(vector("i32"), pointer, 8), "i32")
+        if name == "%laneid":
+            return Value(lanes("i32", list(range(LANES))), "i32")
+        if name in LANE_MASKS:
+            return Value(lanes("i32", [LANE_MASKS[name](i) & 0xFFFFFFFF for i in range(LANES)]), "i32")
+        if name == "%warpid":
+            return self.spread(Value(self.load("i32", self.offset("%frame", at.WARP)), "i32", True))
+        if name in ("%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo"):
+            self.declared["wt_clock"] = "declare i64 @wt_clock(ptr)"
+            ticks = Value(self.assign("call i64 @wt_clock(ptr %context)"), "i64", True)
+            return self.spread(
+                self.operation("lshr", ticks, self.constant("i64", 32)) if name == "%clock_hi" else ticks
+            )
+        raise UnsupportedError(f"The kernel reads the special register {name}, which windtunnel does not emulate")
+
+    def running(self) -> str:
+        return self.mask or FULL
+
+    # Blocks
+
+    def block(self, index: int) -> None:
+        block = self.graph.blocks[index]
+        for instruction in block:
+            self.mask = self.base
+            if instruction.guard:
+                guard = self.lanes(self.guard(instruction))
+                self.mask = guard if self.base is None else self.assign(f"and {vector('i1')} {guard}, {self.base}")
+            try:
+                self.emit_one(self, instruction)
+            except (KeyError, StopIteration, IndexError, ValueError) as error:
+                raise unsupported(instruction) from error
+        self.mask = self.base
+
+    def guard(self, instruction: Instruction) -> Value:
+        value = self.value(instruction.guard or "", "i1")
+        return self.operation("xor", value, self.constant("i1", 1)) if instruction.negated else value
+
+    def live_after(self, index: int) -> set[str]:
+        return set().union(*(self.graph.live[j] for j in self.graph.successors(index)))
+
+    def site(self, instruction: Instruction, kind: str, space: str, size: int) -> int:
+        """The number of this access, the same in every function of the kernel."""
+        return self.sites.setdefault(Site(instruction, kind, space, size), len(self.sites))
+
+    def writes(self, instruction: Instruction) -> list[str]:
+        return written_and_read(self.graph, instruction)[0]
+
+
+def _octal(text: str) -> bool:
+    digits = text.lstrip("-").rstrip("U")
+    return len(digits) > 1 and digits[0] == "0" and digits.isdigit()

@@ -1,0 +1,109 @@
+"""What a launch did wrong, in a sentence each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KINDS = {
+    1: "out-of-bounds", 2: "uninitialized-read", 3: "misaligned", 4: "shared-race", 5: "block-conflict",
+    6: "shared-out-of-bounds", 7: "shared-uninitialized-read", 8: "divergent-barrier", 9: "missing-lanes",
+    10: "local-out-of-bounds", 11: "assertion", 12: "trap", 13: "deadlock", 14: "warp-race", 15: "missed-barrier",
+    16: "endless-wait", 17: "endless-loop",
+}  # fmt: skip
+TRAPS = {
+    1: "cudaErrorIllegalAddress", 2: "cudaErrorMisalignedAddress", 3: "cudaErrorAssert", 4: "cudaErrorLaunchFailure",
+    5: "cudaErrorLaunchTimeout",
+}  # fmt: skip
+VERBS = {"load": "reads", "store": "writes", "atomic": "updates"}
+FAR = 1 << 40
+
+
+@dataclass(frozen=True)
+class KernelFault:
+    kind: str
+    message: str
+    file: str
+    line: int
+    block: tuple[int, int, int]
+    thread: tuple[int, int, int]
+    argument: str | None
+    address: int
+    count: int = 1
+    volatile: bool = False
+    """Whether the access says so."""
+
+
+@dataclass(frozen=True)
+class Incident:
+    """A fault as the runtime recorded it, with what its place in the kernel says."""
+
+    kind: str
+    access: str
+    size: int
+    block: tuple[int, int, int]
+    thread: tuple[int, int, int]
+    other_thread: tuple[int, int, int] | None
+    other_block: tuple[int, int, int] | None
+    detail: int
+    argument: str | None
+    name: str | None
+    other_line: int | None = None
+
+
+def sentence(i: Incident) -> str:
+    who = f"Thread {_triple(i.thread)} of block {_triple(i.block)}"
+    what = f"{VERBS.get(i.access, 'accesses')} {i.size} byte{'s' * (i.size != 1)}"
+    where = f" of {i.argument or i.name}" if i.argument or i.name else ""
+    if i.kind == "out-of-bounds":
+        if not 0 <= i.detail < FAR:
+            return (
+                f"{who} {what} at an address that is far from every allocation: a null, freed or uninitialized pointer"
+            )
+        return f"{who} {what}, {i.detail} bytes behind the end{where}"
+    if i.kind in ("shared-out-of-bounds", "local-out-of-bounds"):
+        space = i.kind.split("-")[0]
+        side = f"{i.detail} bytes behind the end of" if i.detail >= 0 else "outside of"
+        return f"{who} {what}, {side} its {space} memory"
+    if i.kind == "uninitialized-read":
+        return f"{who} {what} at offset {i.detail}{where} that nothing has written"
+    if i.kind == "shared-uninitialized-read":
+        return f"{who} {what} of shared memory that its block has not written"
+    if i.kind == "misaligned":
+        return f"{who} {what} at an address that is not a multiple of {i.size}{where}"
+    if i.kind == "shared-race":
+        other = f"thread {_triple(i.other_thread)}" if i.other_thread else "several other threads"
+        did = {0: "wrote", 1: "wrote", 2: "read"}[i.detail]
+        return f"{who} {what} of shared memory that {other} {did} with no barrier between them"
+    if i.kind == "warp-race":
+        did = {0: "wrote", 1: "wrote", 2: "read"}[i.detail]
+        return (
+            f"{who} {what} of shared memory that thread {_triple(i.other_thread)} of its warp {did} with no "
+            f"__syncwarp() between them"
+        )
+    if i.kind == "missed-barrier":
+        return (
+            f"{who} waits at this barrier after thread {_triple(i.other_thread)} has returned: all threads "
+            f"of a block must reach it"
+        )
+    if i.kind == "block-conflict":
+        other = f"block {_triple(i.other_block)}" if i.other_block else "several other blocks"
+        did = {0: "wrote", 1: "wrote", 2: "read"}[i.detail]
+        return f"{who} {what}{where} that {other} {did} in the same launch: blocks run in any order"
+    if i.kind == "divergent-barrier":
+        beside = f" while thread {_triple(i.other_thread)} waits at line {i.other_line}" if i.other_line else ""
+        return f"{who} waits at this barrier{beside}: all threads of a block must reach the same one"
+    if i.kind == "missing-lanes":
+        return f"{who} names lanes in its mask that are not at this instruction, or leaves itself out"
+    if i.kind == "endless-wait":
+        return f"{who} waits here for what another warp or block writes; windtunnel runs these one after another"
+    if i.kind == "endless-loop":
+        return (
+            f"{who} is in a loop that does not end: its warp has spent {i.detail / 1e9:.0f} billion instructions in it"
+        )
+    if i.kind == "deadlock":
+        return f"{who} waits at a barrier that the other threads of its block never reach"
+    return f"{who} executes a trap instruction"
+
+
+def _triple(of: tuple[int, int, int] | None) -> str:
+    return "(" + ", ".join(map(str, of or ())) + ")"

@@ -1,0 +1,321 @@
+"""A kernel as two functions of a warp.
+
+In `whole` every lane of the warp is at the same instruction: registers are SSA values. In `partial` some lanes are
+elsewhere: registers lie in the warp's frame, and the lanes at the lowest block run until they leave it. A warp goes
+from one to the other where a branch divides its lanes, or where all have met again. Both return what the scheduler
+shall do."""
+
+from __future__ import annotations
+
+from windtunnel.ptx import layout as at
+from windtunnel.ptx.emitter import FULL, Emitter
+from windtunnel.ptx.facts import Kind
+from windtunnel.ptx.flow import ENDS, LEAVES, is_barrier, waits_for_others
+from windtunnel.ptx.layout import register_type
+from windtunnel.ptx.meeting import mask_operand, meets
+from windtunnel.ptx.syntax import Instruction
+from windtunnel.ptx.values import Value, vector
+
+I32 = vector("i32")
+ACCESSES, ACCESS = ("ld", "st", "atom", "red"), 32
+"""What accesses memory, and how many other instructions take as long."""
+SHORT = 12
+"""Instructions of a block that is carried out under a mask where a branch divides a warp."""
+HEAD = "define i32 @wt_{mode}(ptr noalias %context, ptr noalias %frame) {{"
+
+
+class Function:
+    def __init__(self, emitter: Emitter) -> None:
+        self.emitter = e = emitter
+        self.graph = e.graph
+        self.end = len(e.graph.blocks)
+        e.lines.append(HEAD.format(mode=e.mode))
+        e.label("start")
+        e.emit("%scratch = alloca [8192 x i8], align 64")
+        e.emit("%shared_base = load i64, ptr " + e.offset("%context", at.SHARED_BASE) + ", !invariant.load !0")
+        self.counters = e.offset("%frame", at.PROGRAM_COUNTERS)
+        self.alive, self.waiting = e.offset("%frame", at.ALIVE), e.offset("%frame", at.WAITING)
+        self.resume, self.held = e.offset("%frame", at.RESUME), e.offset("%frame", at.HELD)
+        self.budget = e.offset("%frame", at.BUDGET)
+        e.emit("%budget = alloca i32, align 4")
+        e.store("i32", e.load("i32", self.budget), "%budget")
+
+    def text(self) -> str:
+        if self.emitter.mode == at.WHOLE:
+            self._whole()
+        else:
+            self._partial()
+        self.emitter.lines.append("}")
+        return "\n".join(self.emitter.lines)
+
+    def _target(self, instruction: Instruction) -> int:
+        return self.graph.targets[instruction.operands[-1]] if instruction.name == "bra" else self.end
+
+    def _switch(self, number: str, otherwise: str, cases: dict[int, str]) -> None:
+        listed = " ".join(f"i32 {i}, label %{name}" for i, name in cases.items())
+        self.emitter.emit(f"switch i32 {number}, label %{otherwise} [ {listed} ]")
+
+    def _count(self, index: int, lanes: str) -> None:
+        """Adds an execution of the block and its lanes to the context's counts."""
+        e = self.emitter
+        if not e.instrumented:
+            return
+        counts = e.load("ptr", e.offset("%context", at.BLOCK_COUNTS), 8)
+        for position, amount in ((0, "1"), (8, lanes)):
+            pointer = e.offset(counts, 16 * index + position)
+            total = e.assign(f"add i64 {e.load('i64', pointer, 8)}, {amount}")
+            e.store("i64", total, pointer, 8)
+
+    def _spin(self, index: int, stop: str) -> None:
+        """Ends a warp that would wait for ever."""
+        e, block = self.emitter, self.graph.blocks[index]
+        if not block or not waits_for_others(block[0]):
+            return
+        site = e.site(block[0], "wait", "", 0)
+        e.declared["wt_spin"] = "declare i32 @wt_spin(i32, ptr, ptr)"
+        ends = e.assign(f"icmp ne i32 {e.assign(f'call i32 @wt_spin(i32 {site}, ptr %context, ptr %frame)')}, 0")
+        e.emit(f"br i1 {ends}, label %{stop}, label %W{index}")
+        e.label(f"W{index}")
+
+    def _count_lanes(self, index: int) -> None:
+        e = self.emitter
+        if e.instrumented:
+            count = e.assign(f"call i32 @llvm.ctpop.i32(i32 {e.mask_bits(e.base or FULL).text})")
+            e.declared["llvm.ctpop.i32"] = "declare i32 @llvm.ctpop.i32(i32)"
+            self._count(index, e.assign(f"zext i32 {count} to i64"))
+
+    def _loop(self, index: int, label: str, stop: str) -> None:
+        """A branch back: now and then it looks whether to go on."""
+        e, graph = self.emitter, self.graph
+        last = graph.blocks[index][-1]
+        inside = [i for block in graph.blocks[self._target(last) : index + 1] for i in block] or [last]
+        spent = sum(ACCESS if i.name in ACCESSES else 1 for i in inside)
+        left = e.assign(f"sub i32 {e.load('i32', '%budget')}, {spent}")
+        e.store("i32", left, "%budget")
+        e.emit(f"br i1 {e.assign(f'icmp slt i32 {left}, 0')}, label %L{index}, label %{label}")
+        e.label(f"L{index}")
+        e.store("i32", str(at.LOOPS), "%budget")
+        site = e.site(last, "loop", "", 0)
+        e.declared["wt_loop"] = "declare i32 @wt_loop(i32, ptr, ptr)"
+        ends = e.assign(f"icmp ne i32 {e.assign(f'call i32 @wt_loop(i32 {site}, ptr %context, ptr %frame)')}, 0")
+        e.emit(f"br i1 {ends}, label %{stop}, label %{label}")
+
+    def _return(self, what: object) -> None:
+        """Back to the scheduler, which comes again."""
+        e = self.emitter
+        e.store("i32", e.load("i32", "%budget"), self.budget)
+        e.emit(f"ret i32 {what}")
+
+    # All lanes
+
+    def _whole(self) -> None:
+        e, graph = self.emitter, self.graph
+        for name, kind in graph.registers.items():
+            type = register_type(kind) if name in graph.uniform else vector(register_type(kind))
+            e.emit(f'%"R.{name}" = alloca {type}, align 64')
+            e.store(type, "zeroinitializer" if name not in graph.uniform else "0", f'%"R.{name}"', 8)
+        self._switch(e.load("i32", self.resume), "bad", {graph.rank[i]: f"E{i}" for i in sorted(graph.entries)})
+        e.label("bad")
+        e.emit("ret i32 -2")
+        for index in sorted(graph.entries):
+            e.label(f"E{index}")
+            self._move(graph.live[index], load=True)
+            e.emit(f"br label %B{index}")
+        for index in range(self.end):
+            e.label(f"B{index}")
+            self._count(index, "32")
+            self._spin(index, f"B{self.end}")
+            e.block(index)
+            self._leave_whole(index)
+        e.label(f"B{self.end}")
+        e.emit(f"ret i32 {at.FINISHED}")
+
+    def _short(self, index: int) -> bool:
+        """Whether a block that some lanes skip is carried out under a mask: the warp stays together."""
+        block = self.graph.blocks[index]
+        alone = (Kind.BARRIER, Kind.WARP, Kind.CALL)
+        return len(block) <= SHORT and not any(
+            i.name in ENDS or waits_for_others(i) or self.graph.table[i.name].kind in alone for i in block
+        )
+
+    def _beside(self, index: int, skipping: str) -> None:
+        e = self.emitter
+        e.base = e.assign(f"xor {vector('i1')} {skipping}, {FULL}")
+        self._count_lanes(index)
+        e.block(index)
+        e.flush(e.live_after(index))
+        e.base = e.mask = None
+        e.emit(f"br label %B{index + 1}")
+
+    def _move(self, registers: set[str], load: bool) -> None:
+        """Between the frame and the function's own registers."""
+        e = self.emitter
+        for name in sorted(registers):
+            kind = register_type(self.graph.registers[name])
+            type, align = kind if name in self.graph.uniform else vector(kind), 4 if kind == "i1" else 8
+            slot, own = e.offset("%frame", e.layout.slots[name]), f'%"R.{name}"'
+            source, target = (slot, own) if load else (own, slot)
+            e.store(type, e.load(type, source, align), target, align)
+
+    def _leave_whole(self, index: int) -> None:
+        e, graph = self.emitter, self.graph
+        block = graph.blocks[index]
+        last = block[-1] if block else None
+        following = index + 1
+        condition = (
+            e.lanes(e.guard(last)) if last is not None and last.guard and last.name in ("bra", *LEAVES) else None
+        )
+        e.flush(e.live_after(index))
+        if last is not None and is_barrier(last):
+            self._move(graph.live[following], load=False)
+            e.store("i32", str(graph.rank[following]), self.resume)
+            self._return(at.AT_BARRIER)
+            return
+        if last is None or last.name not in ("bra", *LEAVES):
+            e.emit(f"br label %B{following}")
+            return
+        target = self._target(last)
+        if target <= index:
+            self._loop(index, f"C{index}", f"B{self.end}")
+            e.label(f"C{index}")
+        if condition is None:
+            e.emit(f"br label %B{target}")
+            return
+        bits = e.mask_bits(condition)
+        none = e.assign(f"icmp eq i32 {bits.text}, 0")
+        e.emit(f"br i1 {none}, label %B{following}, label %T{index}")
+        e.label(f"T{index}")
+        all_lanes = e.assign(f"icmp eq i32 {bits.text}, -1")
+        e.emit(f"br i1 {all_lanes}, label %B{target}, label %D{index}")
+        e.label(f"D{index}")
+        if target == index + 2 and self._short(following):
+            self._beside(following, condition)
+            return
+        self._move(graph.live[following] | graph.live[target], load=False)
+        counters = e.assign(
+            f"select {vector('i1')} {condition}, {I32} splat (i32 {graph.rank[target]}), {I32} "
+            f"splat (i32 {graph.rank[following]})"
+        )
+        e.store(I32, counters, self.counters, 8)
+        self._return(at.TO_PARTIAL)
+
+    # Some lanes
+
+    def _partial(self) -> None:
+        e, graph = self.emitter, self.graph
+        e.emit(f"%mask = alloca {vector('i1')}, align 8")
+        e.emit("br label %dispatch")
+        e.label("dispatch")
+        alive, waiting = e.load("i32", self.alive), e.load("i32", self.waiting)
+        free = e.assign(f"xor i32 {waiting}, -1")
+        present = e.assign(f"and i32 {alive}, {free}")
+        held = e.load("i32", self.held)
+        ready = e.assign(f"and i32 {present}, {e.assign(f'xor i32 {held}, -1')}")
+        e.emit(f"br i1 {e.assign(f'icmp eq i32 {ready}, 0')}, label %none, label %some")
+        e.label("none")
+        e.emit(f"br i1 {e.assign(f'icmp eq i32 {held}, 0')}, label %over, label %stuck")
+        e.label("stuck")
+        e.declared["wt_stuck"] = "declare void @wt_stuck(ptr)"
+        e.emit("call void @wt_stuck(ptr %frame)")
+        e.emit("br label %dispatch")
+        e.label("over")
+        finished = e.assign(f"icmp eq i32 {alive}, 0")
+        self._return(e.assign(f"select i1 {finished}, i32 {at.FINISHED}, i32 {at.AT_BARRIER}"))
+        e.label("some")
+        counters = Value(e.load(I32, self.counters, 8), "i32")
+        ready_mask = Value(e.mask_of(Value(ready, "i32", True)), "i1")
+        lowest = e.reduce("umin", e.select(ready_mask, counters, e.constant("i32", -1)))
+        # Lanes that wait for others of their warp let these go on now and then.
+        highest = e.reduce("umax", e.select(ready_mask, counters, e.constant("i32", 0)))
+        turn = e.assign(f"and i32 {e.load('i32', e.offset('%frame', at.SPINS))}, 64")
+        turned = Value(e.assign(f"icmp ne i32 {turn}, 0"), "i1", True)
+        lowest = e.select(turned, highest, lowest)
+        present_mask = Value(e.mask_of(Value(present, "i32", True)), "i1")
+        mask = e.operation("and", e.compare("eq", counters, lowest), present_mask).text
+        e.store(vector("i1"), mask, "%mask", 4)
+        whole = e.assign(f"icmp eq i32 {e.mask_bits(mask).text}, -1")
+        e.emit(f"br i1 {whole}, label %full, label %part")
+        e.label("full")
+        self._switch(lowest.text, "part", dict.fromkeys(sorted(graph.rank[i] for i in graph.entries), "to_whole"))
+        e.label("to_whole")
+        e.store("i32", lowest.text, self.resume)
+        e.store("i64", "0", self.held)
+        self._return(at.TO_WHOLE)
+        e.label("part")
+        self._switch(lowest.text, f"Q{self.end}", {graph.rank[i]: f"Q{i}" for i in range(self.end)})
+        for index in range(self.end):
+            e.label(f"Q{index}")
+            e.base = e.load(vector("i1"), "%mask", 4)
+            self._gather(index)
+            self._count_lanes(index)
+            self._spin(index, "stop")
+            e.block(index)
+            self._leave_partial(index)
+        e.label("stop")
+        e.emit(f"ret i32 {at.FINISHED}")
+        e.label(f"Q{self.end}")
+        gone = e.mask_bits(e.load(vector("i1"), "%mask", 4)).text
+        left = e.assign(f"and i32 {e.load('i32', self.alive)}, {e.assign(f'xor i32 {gone}, -1')}")
+        e.store("i32", left, self.alive)
+        e.emit("br label %dispatch")
+
+    def _beyond(self, index: int) -> list[tuple[int, int]]:
+        """Ranges of the ranks of blocks that follow this one and do not lead back to it, other than returns."""
+        graph = self.graph
+        after, before = graph.reached(index, graph.following), graph.reached(index, graph.leading)
+        blocks = (
+            i for i in after - before - {index, self.end} if graph.blocks[i] and graph.blocks[i][0].name not in LEAVES
+        )
+        found: list[tuple[int, int]] = []
+        for rank in sorted(graph.rank[i] for i in blocks):
+            low = found.pop()[0] if found and found[-1][1] == rank else rank
+            found.append((low, rank + 1))
+        return found
+
+    def _gather(self, index: int) -> None:
+        """Lanes that come before those that they name wait for them."""
+        e, block = self.emitter, self.graph.blocks[index]
+        if not block or not meets(block[0]):
+            return
+        area = e.offset("%scratch", 0)
+        e.store(I32, e.lanes(e.value(mask_operand(block[0]), "i32")), area, 64)
+        e.declared["wt_gather"] = "declare i32 @wt_gather(ptr, i32, i32, i32, ptr)"
+        barrier = int(block[0].name in ("bar", "barrier"))
+        bits = e.mask_bits(e.base or "").text
+        counters = Value(e.load(I32, self.counters, 8), "i32")
+        passed = e.constant("i1", 0)
+        for low, high in self._beyond(index):
+            inside = e.compare(
+                "ult", e.operation("sub", counters, e.constant("i32", low)), e.constant("i32", high - low)
+            )
+            passed = e.operation("or", passed, inside)
+        beyond = e.mask_bits(e.lanes(passed)).text
+        go = e.assign(f"call i32 @wt_gather(ptr {area}, i32 {bits}, i32 {beyond}, i32 {barrier}, ptr %frame)")
+        e.emit(f"br i1 {e.assign(f'icmp eq i32 {go}, 0')}, label %dispatch, label %G{index}")
+        e.label(f"G{index}")
+        e.base = e.mask_of(Value(go, "i32", True))
+
+    def _leave_partial(self, index: int) -> None:
+        e = self.emitter
+        block = self.graph.blocks[index]
+        last = block[-1] if block else None
+        following = f"splat (i32 {self.graph.rank[index + 1]})"
+        base = e.base or ""
+        goes = following
+        if last is not None and last.name in ("bra", *LEAVES):
+            goes = f"splat (i32 {self.graph.rank[self._target(last)]})"
+            if last.guard:
+                condition = e.lanes(e.guard(last))
+                goes = e.assign(f"select {vector('i1')} {condition}, {I32} {goes}, {I32} {following}")
+        e.flush(e.live_after(index))
+        old = e.load(I32, self.counters, 8)
+        e.store(I32, e.assign(f"select {vector('i1')} {base}, {I32} {goes}, {I32} {old}"), self.counters, 8)
+        if last is not None and is_barrier(last):
+            waits = e.assign(f"or i32 {e.load('i32', self.waiting)}, {e.mask_bits(base).text}")
+            e.store("i32", waits, self.waiting)
+        if last is not None and last.name in ("trap",):
+            e.emit(f"ret i32 {at.FINISHED}")
+        elif last is not None and last.name == "bra" and self.graph.rank[self._target(last)] <= self.graph.rank[index]:
+            self._loop(index, "dispatch", "stop")
+        else:
+            e.emit("br label %dispatch")

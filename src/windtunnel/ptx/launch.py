@@ -1,0 +1,392 @@
+"""One launch of a kernel: its memory, its blocks, what it did wrong and what it counted."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from windtunnel.ptx import layout as at
+from windtunnel.ptx.counters import Counters, count
+from windtunnel.ptx.emitter import Site
+from windtunnel.ptx.engine import Code, runtime_address
+from windtunnel.ptx.faults import KINDS, TRAPS, Incident, KernelFault, sentence
+from windtunnel.ptx.layout import Layout
+from windtunnel.ptx.memory import Access, Allocation, Memory, zeroed
+from windtunnel.ptx.structures import (
+    CHECK,
+    COUNT,
+    LANES,
+    SEEN,
+    SHADOW_BYTES,
+    Context,
+    Fault,
+    Frame,
+    Machine,
+    Region,
+    SiteCounts,
+    aligned,
+)
+from windtunnel.ptx.syntax import Parameter
+from windtunnel.ptx.text import c_string, formatted
+from windtunnel.ptx.variants import Prepared
+
+Checks = Literal["all", "sample", "none"]
+Triple = tuple[int, int, int]
+SAMPLED_BLOCKS = 8
+COUNTED_BLOCKS = 2
+MOST_INSTRUCTIONS = 1 << 32
+"""Of a warp in loops; one that spends more never ends, as far as anybody waits."""
+OUTPUT_BYTES = 1 << 20
+FAULT_ROOM = 256
+HEADERS = (
+    "/torch/include/",
+    "/compiler/include/",
+    "/usr/include/",
+    "/usr/local/",
+    "/cutlass/",
+    "/cub/",
+    "/thrust/",
+    "/lib/include/",
+)
+# <fenv.h>: to nearest, towards zero, down, up.
+ROUNDING = {"x86_64": (0, 0xC00, 0x400, 0x800), "aarch64": (0, 0xC00000, 0x800000, 0x400000)}
+PYTHON = {"let_go": "PyEval_SaveThread", "take_back": "PyEval_RestoreThread", "signals": "PyErr_CheckSignals"}
+MAPPED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)
+STEP = ctypes.PYFUNCTYPE(  # it lets go of Python's lock itself, and takes it back where it looks for Ctrl-C
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
+    ctypes.c_int64, ctypes.c_int64,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Launch:
+    counters: Counters
+    faults: tuple[KernelFault, ...]
+    trap: str | None
+    """CUDA's name of the error that ended the launch."""
+    accesses: tuple[Access, ...] = ()
+    """The allocations that it touched."""
+
+
+def header(path: str) -> bool:
+    """Whether a file belongs to a library, not to the program."""
+    return any(part in path for part in HEADERS)
+
+
+@dataclass
+class Request:
+    """What is launched, and how it is looked at."""
+
+    grid: Triple
+    block: Triple
+    dynamic_shared: int
+    arguments: bytes
+    memory: Memory
+    checks: Checks
+    schedule: int
+    output: Callable[[str], None]
+
+    @property
+    def blocks(self) -> int:
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def threads(self) -> int:
+        return self.block[0] * self.block[1] * self.block[2]
+
+
+class Frames:
+    """The frames of a block's warps; kept for the next launch, since filling them takes as long as a small kernel."""
+
+    def __init__(self, layout: Layout, block: Triple) -> None:
+        x, y, z = block
+        threads = x * y * z
+        warps, stride = -(-threads // LANES), LANES * layout.local_bytes
+        self._memory, self.address = aligned(warps * layout.frame_bytes)
+        self._local, local = aligned(warps * stride, 16)
+        self.alive = (ctypes.c_uint32 * warps)()
+        for warp in range(warps):
+            frame = Frame.from_address(self.address + warp * layout.frame_bytes)
+            frame.warp, frame.local = warp, local + warp * stride
+            self.alive[warp] = (1 << min(LANES, threads - warp * LANES)) - 1
+            numbers = range(warp * LANES, (warp + 1) * LANES)
+            frame.thread[0][:] = [n % x for n in numbers]
+            frame.thread[1][:] = [n // x % y for n in numbers]
+            frame.thread[2][:] = [n // (x * y) for n in numbers]
+
+
+class Run:
+    """The state of one launch."""
+
+    def __init__(
+        self,
+        kernel: Prepared,
+        parameters: Sequence[Parameter],
+        variables: Sequence[Allocation],
+        files: dict[int, str],
+        request: Request,
+        code: Callable[[bool], Code],
+        folder: Path,
+        idle: dict[Triple, list[Frames]],
+    ) -> None:
+        self.kernel, self.parameters, self.files, self.request = kernel, parameters, files, request
+        self.code, self.folder, self.idle = code, folder, idle
+        self.kept: list[object] = []
+        self.table = list(variables)
+        block, self.block_of_parameters = aligned(len(request.arguments) + 64)
+        ctypes.memmove(self.block_of_parameters, request.arguments, len(request.arguments))
+        self.kept.append(block)
+        self.regions = self._regions()
+        self.machine = Machine()
+        self.context = Context()
+        self.output = self._zeroed(OUTPUT_BYTES)
+        self.faults = (Fault * FAULT_ROOM)()
+        # Both variants number their sites alike; compiling the second adds none.
+        self.instrumented = code(True)
+        self.sites = list(kernel.sites)
+        self.site_counts = (SiteCounts * max(len(self.sites), 1))()
+        self.block_counts = (ctypes.c_uint64 * (2 * len(kernel.graph.blocks) + 2))()
+        self._fill_machine()
+        self._fill_context()
+
+    def _addresses(self) -> list[tuple[int, Parameter, int]]:
+        """Words of the arguments that may be pointers."""
+        found = []
+        for parameter in self.parameters:
+            for offset in range(parameter.offset, parameter.offset + parameter.size - 7, 8):
+                value = int.from_bytes(self.request.arguments[offset : offset + 8], "little")
+                found.append((value, parameter, offset))
+        return found
+
+    def _regions(self) -> list[Allocation]:
+        own = [v for v in self.table if v.size]
+        own.append(Allocation(self.block_of_parameters, max(len(self.request.arguments), 1), "the kernel's parameters"))
+        return sorted([*self.request.memory.allocations(), *own], key=lambda a: a.start)
+
+    def _fill_machine(self) -> None:
+        pointers = {
+            found.start for value, _, _ in self._addresses() if (found := self.request.memory.allocation(value))
+        }
+        pointers |= {v.start for v in self.table}
+        regions = (Region * max(len(self.regions), 1))()
+        for index, region in enumerate(self.regions):
+            entry = regions[index]
+            entry.low, entry.high = region.start, region.start + region.size
+            if region.blank is not None:
+                view = (ctypes.c_char * region.size).from_buffer(region.blank)
+                self.kept.append(view)
+                entry.blank = ctypes.addressof(view)
+            if region.start in pointers and self.request.checks != "none":
+                entry.writer, entry.reader = (self._zeroed(region.size + 8) for _ in range(2))
+        shared = self.kernel.layout.shared_bytes + self.request.dynamic_shared + 64
+        machine = self.machine
+        machine.regions, machine.region_count = regions, len(self.regions)
+        machine.faults, machine.fault_room = self.faults, FAULT_ROOM
+        machine.output, machine.output_room = self.output, OUTPUT_BYTES
+        if self.request.checks != "none":
+            machine.shadow = self._zeroed(SHADOW_BYTES * shared)
+        machine.epoch, machine.shared_room = 1, shared
+        narrow = any(0 < site.size < 4 and site.space in ("shared", "generic") for site in self.sites)
+        machine.grain = 0 if narrow else 2
+        machine.most_loops = MOST_INSTRUCTIONS // at.LOOPS
+        for name, function in PYTHON.items():
+            setattr(machine, name, ctypes.cast(getattr(ctypes.pythonapi, function), ctypes.c_void_p))
+        machine.seen, machine.seen_by = self._zeroed(8 * SEEN), self._zeroed(8 * SEEN)
+        mapped = getattr(self.request.memory, "mapped", None)
+        if mapped is not None:
+            callback = MAPPED(lambda address: int(mapped(address)))
+            self.kept.append(callback)
+            machine.mapped = ctypes.cast(callback, ctypes.c_void_p)
+        modes = ROUNDING.get(platform.machine(), ROUNDING["aarch64" if "arm" in platform.machine() else "x86_64"])
+        table = (ctypes.c_int64 * 4)(*modes)
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(runtime_address(self.folder, "wt_modes"))(ctypes.addressof(table))
+
+    def _zeroed(self, size: int) -> int:
+        memory = zeroed(size)
+        view = (ctypes.c_char * len(memory)).from_buffer(memory)
+        self.kept += [memory, view]
+        return ctypes.addressof(view)
+
+    def _fill_context(self) -> None:
+        request, layout, context = self.request, self.kernel.layout, self.context
+        context.parameters = self.block_of_parameters
+        shared, context.shared_base = aligned(layout.shared_bytes + request.dynamic_shared + 128, 1024)
+        context.grid[:], context.size[:] = list(request.grid), list(request.block)
+        context.dynamic_shared = request.dynamic_shared
+        context.shared_bytes = layout.shared_bytes + request.dynamic_shared
+        context.threads, context.local_bytes = request.threads, layout.local_bytes
+        context.block_counts, context.sites = self.block_counts, self.site_counts
+        context.machine = ctypes.pointer(self.machine)
+        context.warps = -(-request.threads // LANES)
+        table = (ctypes.c_uint64 * max(len(self.table), 1))(*(v.start for v in self.table))
+        context.variables = table
+        context.schedule, context.frame_bytes = request.schedule, layout.frame_bytes
+        self.kept += [shared, table]
+
+    def run(self) -> Launch:
+        idle = self.idle.setdefault(self.request.block, [])
+        frames = idle.pop() if idle else Frames(self.kernel.layout, self.request.block)
+        launch = self._run(frames)
+        idle.append(frames)
+        return launch
+
+    def _run(self, frames: Frames) -> Launch:
+        looked_at = self._looked_at()
+        self.whole = not looked_at
+        checking = COUNT | (CHECK if self.request.checks != "none" else 0)
+        self._blocks(
+            self.instrumented,
+            checking,
+            looked_at,
+            0,
+            len(looked_at) if looked_at else self.request.blocks,
+            frames,
+        )
+        counted = len(looked_at) if looked_at else self.request.blocks
+        previous = -1
+        for number in [*looked_at, self.request.blocks] if looked_at else []:
+            if number - previous > 1 and not self.context.trap:
+                self._blocks(self.code(False), 0, [], previous + 1, number - previous - 1, frames)
+            previous = number
+        self._print()
+        faults = self._faults()
+        sites = [
+            (site, (c.requests, c.lanes, c.sectors, c.wavefronts, c.bytes, c.lines))
+            for site, c in zip(self.sites, self.site_counts, strict=False)
+        ]
+        counters = count(
+            self.kernel.graph, list(self.block_counts), sites, blocks=self.request.blocks, counted=counted,
+            shared_bytes=self.context.shared_bytes, threads=self.request.threads,
+            distinct=(self.machine.distinct_loads, self.machine.distinct_stores), touched=self._touched(),
+        )  # fmt: skip
+        trap = TRAPS.get(self.context.trap)
+        return Launch(counters, faults, trap, self._accesses())
+
+    def _touched(self) -> tuple[int, int]:
+        """Bytes that the launch read and wrote, each once: at most the allocations from the first to the last one
+        touched."""
+        found = self._accesses()
+        return sum(a.high - a.low for a in found if a.read), sum(a.high - a.low for a in found if a.written)
+
+    def _accesses(self) -> tuple[Access, ...]:
+        own = {v.start for v in self.table} | {self.block_of_parameters}
+        found = []
+        for index, region in enumerate(self.regions):
+            entry = self.machine.regions[index]
+            if not entry.touched or region.start in own:
+                continue
+            low, high = entry.touched_low, entry.touched_high
+            if not self.whole:  # blocks without counts look at an allocation, not at bytes
+                low, high = region.start, region.start + region.size
+            found.append(Access(region.start, low, high, bool(entry.touched & 1), bool(entry.touched & 2)))
+        return tuple(found)
+
+    def _looked_at(self) -> list[int]:
+        """The blocks that are checked and counted; none: all of them."""
+        blocks = self.request.blocks
+        wanted = SAMPLED_BLOCKS if self.request.checks == "sample" else COUNTED_BLOCKS
+        if self.request.checks == "all" or blocks <= wanted + 1:
+            return []
+        return sorted({i * (blocks - 1) // (wanted - 1) for i in range(wanted)})
+
+    def _blocks(
+        self,
+        code: Code,
+        checking: int,
+        numbers: list[int],
+        first: int,
+        count: int,
+        frames: Frames,
+    ) -> None:
+        self.context.checking = checking
+        listed = (ctypes.c_int64 * len(numbers))(*numbers) if numbers else None
+        run = STEP(runtime_address(self.folder, "wt_run"))
+        run(
+            ctypes.addressof(self.context), frames.address, code.address("wt_whole"), code.address("wt_partial"),
+            ctypes.addressof(frames.alive), ctypes.addressof(listed) if listed is not None else None, first, count,
+        )  # fmt: skip
+
+    def _print(self) -> None:
+        size = min(self.machine.output_size, OUTPUT_BYTES)
+        data, position = ctypes.string_at(self.output, size), 0
+        while position + 16 <= size:
+            pattern = int.from_bytes(data[position : position + 8], "little")
+            room = int.from_bytes(data[position + 8 : position + 16], "little")
+            position += 16
+            self.request.output(formatted(c_string(pattern), data[position : position + room]))
+            position += room
+
+    # Faults
+
+    def _faults(self) -> tuple[KernelFault, ...]:
+        found = [self._fault(self.faults[i]) for i in range(self.machine.fault_count)]
+        return tuple(fault for fault in found if fault is not None)
+
+    def _fault(self, raw: Fault) -> KernelFault | None:
+        site = self.sites[raw.site]
+        kind = KINDS[raw.kind]
+        file, line = self._place(site)
+        block, thread = self._block(raw.block), self._thread(raw.thread)
+        if kind == "assertion":
+            message = f"Assertion `{c_string(raw.address)}` failed at {c_string(raw.detail)}:{raw.other}"
+            return KernelFault(kind, message, c_string(raw.detail), raw.other, block, thread, None, 0, raw.count)
+        other_line = None
+        if kind == "divergent-barrier":
+            other_file, other_line = self._place(self.sites[raw.address])
+            if (other_file, other_line) == (file, line):
+                return None
+            if (other_file, other_line) < (file, line):
+                line, other_line = other_line, line
+                file, thread, raw.other = other_file, self._thread(raw.other), raw.thread
+        argument, name = self._argument(kind, raw.address)
+        incident = Incident(
+            kind=kind, access=site.kind, size=site.size, block=block, thread=thread,
+            other_thread=self._thread(raw.other) if raw.other >= 0 else None,
+            other_block=self._block(raw.other) if raw.other >= 0 else None,
+            detail=raw.detail, argument=argument, name=name, other_line=other_line,
+        )  # fmt: skip
+        return KernelFault(
+            kind,
+            sentence(incident),
+            file,
+            line,
+            block,
+            thread,
+            argument or name,
+            raw.address,
+            raw.count,
+            volatile=site.instruction.has("volatile"),
+        )
+
+    def _place(self, site: Site) -> tuple[str, int]:
+        """The innermost line in a file that is not a library's header."""
+        location = site.instruction.location
+        while location is not None and location.caller is not None and header(self.files.get(location.file, "")):
+            location = location.caller
+        return (self.files.get(location.file, "?"), location.line) if location else ("?", 0)
+
+    def _block(self, number: int) -> Triple:
+        x, y, _ = self.request.grid
+        return number % x, number // x % y, number // (x * y)
+
+    def _thread(self, number: int) -> Triple:
+        x, y, _ = self.request.block
+        return number % x, number // x % y, number // (x * y)
+
+    def _argument(self, kind: str, address: int) -> tuple[str | None, str | None]:
+        """The parameter that points to the memory, or the name of the allocation."""
+        if kind not in ("out-of-bounds", "uninitialized-read", "misaligned", "block-conflict"):
+            return None, None
+        below = [r for r in self.regions if r.start <= address]
+        if not below:
+            return None, None
+        region = below[-1]
+        for value, parameter, _ in self._addresses():
+            if region.start <= value < region.start + region.size:
+                index = next(i for i, p in enumerate(self.parameters) if p is parameter)
+                return f"argument {index}", region.name or None
+        return None, region.name or None

@@ -1,0 +1,79 @@
+"""Where things lie: the launch's context and a warp's frame, as `runtime/runtime.c` declares them too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from windtunnel.ptx.calls import Flat
+from windtunnel.ptx.syntax import BYTES, Declaration, Source
+from windtunnel.ptx.values import LANES
+
+PARAMETERS, SHARED_BASE, BLOCK_INDEX, GRID_SIZE, BLOCK_SIZE = 0, 8, 16, 28, 40
+DYNAMIC_SHARED, SHARED_BYTES, TRAP, BLOCK_COUNTS, SITES, VARIABLES = 52, 56, 64, 72, 80, 104
+PROGRAM_COUNTERS, ALIVE, WAITING, MODE, RESUME, WARP, LOCAL = 0, 128, 132, 136, 140, 144, 152
+BARRIER, BARRIER_THREADS, VOTE, VOTES, AGREEMENT, SPINS = 160, 164, 240, 244, 248, 252
+THREAD_INDEX = 256
+HELD, PASSES, FORCED = 640, 644, 648
+BUDGET, LOOPS = 148, 1 << 22
+REGISTERS = 832
+SITE_BYTES = 64
+WHOLE, PARTIAL = "whole", "partial"
+AT_BARRIER, TO_PARTIAL, TO_WHOLE, FINISHED = 1, 2, 3, -1
+
+
+def register_type(kind: str) -> str:
+    """The LLVM type of a register: an integer of its width, whatever its name says."""
+    return "i1" if kind == "pred" else f"i{max(16, 8 * BYTES[kind])}"
+
+
+@dataclass
+class Layout:
+    shared: dict[str, int]
+    shared_bytes: int
+    dynamic: set[str]
+    local: dict[str, int]
+    local_bytes: int
+    variables: dict[str, int]
+    """Index of each variable of the module in the context's table of addresses."""
+    slots: dict[str, int]
+    frame_bytes: int
+
+
+def lay_out(source: Source, flat: Flat) -> Layout:
+    shared: dict[str, int] = {}
+    dynamic = {v.name for v in source.variables.values() if v.space == "shared" and v.unsized}
+    own = [v for v in flat.variables.values() if v.space == "shared"]
+    named = {word for s in flat.statements for o in getattr(s, "operands", ()) for word in _words(o)}
+    from_module = [v for v in source.variables.values() if v.space == "shared" and not v.unsized and v.name in named]
+    end = _place(shared, own + from_module)
+    local: dict[str, int] = {}
+    local_end = _place(local, [v for v in flat.variables.values() if v.space == "local"])
+    slots: dict[str, int] = {}
+    frame = REGISTERS
+    for name, kind in flat.registers.items():
+        slots[name] = frame
+        frame += 64 if kind == "pred" else -(-BYTES[kind] * LANES // 64) * 64
+    in_memory = [name for name, v in source.variables.items() if v.space in ("global", "const")]
+    return Layout(
+        shared,
+        -(-end // 16) * 16,
+        dynamic,
+        local,
+        -(-local_end // 16) * 16,
+        {name: i for i, name in enumerate(in_memory)},
+        slots,
+        frame,
+    )
+
+
+def _words(operand: str) -> list[str]:
+    return operand.replace("[", " ").replace("]", " ").replace("+", " ").replace(",", " ").replace("{", " ").split()
+
+
+def _place(offsets: dict[str, int], variables: list[Declaration]) -> int:
+    end = 0
+    for variable in variables:
+        end = -(-end // variable.align) * variable.align
+        offsets[variable.name] = end
+        end += variable.size
+    return end

@@ -1,0 +1,59 @@
+"""The host's memory that a kernel may touch."""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Allocation:
+    start: int
+    size: int
+    name: str = ""
+    blank: bytearray | memoryview | None = None
+    """A writable byte for each byte: 1 where nothing has written, which a launch clears as it writes. None: all is
+    written."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """What a launch touched of one allocation: the bytes from `low` to `high`, or more."""
+
+    start: int
+    low: int
+    high: int
+    read: bool
+    written: bool
+
+
+class Memory(Protocol):
+    def allocation(self, address: int) -> Allocation | None: ...
+
+    def allocations(self) -> Sequence[Allocation]: ...
+
+
+class Allocations:
+    """A fixed list of allocations: what tests and single kernels need."""
+
+    def __init__(self, allocations: Iterable[Allocation]) -> None:
+        self._sorted = sorted(allocations, key=lambda a: a.start)
+        self._starts = [a.start for a in self._sorted]
+
+    def allocation(self, address: int) -> Allocation | None:
+        index = bisect.bisect_right(self._starts, address) - 1
+        if index < 0:
+            return None
+        found = self._sorted[index]
+        return found if address < found.start + found.size else None
+
+    def allocations(self) -> Sequence[Allocation]:
+        return self._sorted
+
+
+def zeroed(size: int) -> mmap.mmap:
+    """Memory whose pages exist once they are touched."""
+    return mmap.mmap(-1, max(size, mmap.PAGESIZE))

@@ -1,0 +1,143 @@
+"""PTX modules and their kernels: what the other folders use."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from windtunnel.errors import UnsupportedError
+from windtunnel.ptx.engine import Code, cache_folder
+from windtunnel.ptx.launch import Checks, Frames, Launch, Request, Run, Triple
+from windtunnel.ptx.memory import Allocation, Memory
+from windtunnel.ptx.structures import aligned
+from windtunnel.ptx.syntax import BYTES, Declaration, Function, Parameter, Source, parse
+from windtunnel.ptx.variants import Prepared, compile_variant, prepare
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A `__device__` or `__constant__` variable of the module, in the host's memory."""
+
+    name: str
+    address: int
+    size: int
+    constant: bool
+
+
+class Kernel:
+    def __init__(self, module: Module, function: Function) -> None:
+        self._module, self._function = module, function
+        self.name = function.name
+        self.parameters: tuple[Parameter, ...] = function.parameters
+        self.max_threads = function.max_threads
+        self._codes: dict[bool, Code] = {}
+        self._idle: dict[Triple, list[Frames]] = {}
+        """Frames that no launch uses, by size of the block."""
+
+    @functools.cached_property
+    def _prepared(self) -> Prepared:
+        return prepare(self._module.source, self._function)
+
+    @property
+    def parameter_bytes(self) -> int:
+        return self._function.parameter_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        """Static shared memory."""
+        return self._prepared.layout.shared_bytes
+
+    @property
+    def local_bytes(self) -> int:
+        return self._prepared.layout.local_bytes
+
+    def _code(self, instrumented: bool) -> Code:
+        if instrumented not in self._codes:
+            self._codes[instrumented] = compile_variant(self._prepared, instrumented, self._module.folder)
+        return self._codes[instrumented]
+
+    def launch(
+        self,
+        grid: Triple,
+        block: Triple,
+        shared_bytes: int,
+        arguments: bytes,
+        *,
+        memory: Memory,
+        checks: Checks = "all",
+        schedule: int = 0,
+        output: Callable[[str], None],
+    ) -> Launch:
+        """Runs all blocks. `shared_bytes` is the dynamic shared memory; `schedule` seeds another legal order."""
+        if len(arguments) < self.parameter_bytes:
+            raise UnsupportedError(f"{self.name} takes {self.parameter_bytes} bytes of arguments, not {len(arguments)}")
+        request = Request(grid, block, shared_bytes, arguments, memory, checks, schedule, output)
+        module = self._module
+        run = Run(
+            self._prepared,
+            self.parameters,
+            module.table,
+            module.source.files,
+            request,
+            self._code,
+            module.folder,
+            self._idle,
+        )
+        return run.run()
+
+
+class Module:
+    def __init__(self, text: str, cache: Path | None) -> None:
+        self.source: Source = parse(text)
+        self.folder = cache_folder(cache)
+        self._kept: list[object] = []
+        self.table: list[Allocation] = []
+        """Variables in the order of the context's table."""
+        self.variables: dict[str, Variable] = {}
+        for declared in self.source.variables.values():
+            if declared.space in ("global", "const"):
+                self._place(declared)
+        for declared in self.source.variables.values():
+            if declared.space in ("global", "const") and declared.initial:
+                self._initialize(declared)
+        functions = self.source.functions.values()
+        self.kernels: Mapping[str, Kernel] = {f.name: Kernel(self, f) for f in functions if f.entry}
+
+    def _place(self, declared: Declaration) -> None:
+        memory, address = aligned(declared.size, max(64, declared.align))
+        self._kept.append(memory)
+        self.table.append(Allocation(address, declared.size, declared.name))
+        self.variables[declared.name] = Variable(declared.name, address, declared.size, declared.space == "const")
+
+    def _initialize(self, declared: Declaration) -> None:
+        address, position = self.variables[declared.name].address, 0
+        for item in re.sub(r"[{}\s]", " ", declared.initial or "").replace(",", " , ").split(" , "):
+            size = BYTES[declared.type]
+            number = self._number(item.replace(" ", ""), size)
+            ctypes.memmove(address + position, number.to_bytes(size, "little"), size)
+            position += size
+
+    def _number(self, text: str, size: int) -> int:
+        if not text:
+            return 0
+        if re.match(r"0[fd][0-9a-fA-F]+$", text, re.I):
+            return int(text[2:], 16)
+        if re.match(r"-?(0x[0-9a-fA-F]+|\d+)U?$", text):
+            return int(text.rstrip("U"), 0) & ((1 << 8 * size) - 1)
+        found = re.match(r"(?:generic\()?([\w$]+)\)?(?:\+(\d+))?\)?$", text)
+        if found and found[1] in self.variables:
+            return self.variables[found[1]].address + int(found[2] or 0)
+        masked = re.match(r"0x([fF]+)([0]*)\((?:generic\()?([\w$]+)\)?\)$", text)
+        if masked and masked[3] in self.variables:
+            return self.variables[masked[3]].address >> (4 * len(masked[2])) & 0xFF
+        raise UnsupportedError(f"The initial value {text} of a PTX variable is not understood")
+
+
+def load(text: str, cache: Path | None = None) -> Module:
+    """A module of PTX text. What is not supported is refused by name and line when a kernel that contains it is
+    launched."""
+    return Module(text, cache)

@@ -1,0 +1,84 @@
+// Atomics, a lane at a time; the schedule's seed says which lane is first.
+#include "runtime.h"
+
+enum { ADD, MIN, MAX, AND, OR, XOR, EXCH, CAS, INC, DEC };
+enum { U32, S32, U64, S64, F32, F64, F16, BF16, F16X2, BF16X2, U16 };
+
+float wt_from_half(uint16_t h);
+uint16_t wt_to_half(float f);
+float wt_from_bfloat(uint16_t h);
+uint16_t wt_to_bfloat(float f);
+
+#define INTEGER(NAME, U, S)                                                                                            \
+  static U NAME(int operation, int is_signed, U old, U x, U y) {                                                      \
+    switch (operation) {                                                                                               \
+    case ADD: return old + x;                                                                                          \
+    case MIN: return is_signed ? ((S)old < (S)x ? old : x) : (old < x ? old : x);                                      \
+    case MAX: return is_signed ? ((S)old > (S)x ? old : x) : (old > x ? old : x);                                      \
+    case AND: return old & x;                                                                                          \
+    case OR: return old | x;                                                                                           \
+    case XOR: return old ^ x;                                                                                          \
+    case CAS: return old == x ? y : old;                                                                               \
+    case INC: return old >= x ? 0 : old + 1;                                                                           \
+    case DEC: return old == 0 || old > x ? x : old - 1;                                                                \
+    default: return x;                                                                                                 \
+    }                                                                                                                  \
+  }
+INTEGER(integer32, uint32_t, int32_t)
+INTEGER(integer64, uint64_t, int64_t)
+
+static float number(int operation, float old, float x) {
+  if (operation == ADD) return old + x;
+  if (x != x) return old;
+  if (old != old) return x;
+  return operation == MIN ? (x < old ? x : old) : (x > old ? x : old);
+}
+
+static uint16_t small(int operation, int bfloat, uint16_t old, uint16_t x) {
+  if (operation == EXCH) return x;
+  return bfloat ? wt_to_bfloat(number(operation, wt_from_bfloat(old), wt_from_bfloat(x)))
+                : wt_to_half(number(operation, wt_from_half(old), wt_from_half(x)));
+}
+
+static uint32_t real32(int operation, uint32_t old, uint32_t x) {
+  float a, b;
+  memcpy(&a, &old, 4), memcpy(&b, &x, 4);
+  if (operation == ADD) {
+    a += b;
+    memcpy(&old, &a, 4);
+    return (old & 0x7f800000) ? old : old & 0x80000000; // atom.add.f32 on global memory flushes denormals
+  }
+  return operation == EXCH ? x : old;
+}
+
+static uint64_t real64(int operation, uint64_t old, uint64_t x) {
+  double a, b;
+  memcpy(&a, &old, 8), memcpy(&b, &x, 8);
+  a += b;
+  memcpy(&old, &a, 8);
+  return operation == ADD ? old : x;
+}
+
+void wt_atomic(int operation, int type, int bits, const uint64_t *a, const char *x, const char *y, char *out, Context *c) {
+  int turn = c->schedule ? (int)((c->schedule * 0x9e3779b97f4a7c15ull + c->linear) >> 59) : 0;
+  for (int i = 0; i < LANES; i++) {
+    int lane = (i + turn) & 31;
+    if (!((uint32_t)bits >> lane & 1)) continue;
+    if (type == U64 || type == S64 || type == F64) {
+      uint64_t *p = (uint64_t *)a[lane], old = *p, v = ((const uint64_t *)x)[lane], w = ((const uint64_t *)y)[lane];
+      *p = type == F64 ? real64(operation, old, v) : integer64(operation, type == S64, old, v, w);
+      ((uint64_t *)out)[lane] = old;
+    } else if (type == F16 || type == BF16 || type == U16) {
+      uint16_t *p = (uint16_t *)a[lane], old = *p, v = ((const uint16_t *)x)[lane], w = ((const uint16_t *)y)[lane];
+      *p = type == U16 ? (operation == CAS ? (old == v ? w : old) : v) : small(operation, type == BF16, old, v);
+      ((uint16_t *)out)[lane] = old;
+    } else {
+      uint32_t *p = (uint32_t *)a[lane], old = *p, v = ((const uint32_t *)x)[lane], w = ((const uint32_t *)y)[lane];
+      if (type == F32) *p = real32(operation, old, v);
+      else if (type == F16X2 || type == BF16X2)
+        *p = small(operation, type == BF16X2, (uint16_t)old, (uint16_t)v) | (uint32_t)small(operation, type == BF16X2, old >> 16, v >> 16) << 16;
+      else *p = integer32(operation, type == S32, old, v, w);
+      ((uint32_t *)out)[lane] = old;
+    }
+  }
+}

@@ -1,0 +1,183 @@
+// Functions of the special-function unit and of CUDA's mathematical library, over the lanes of a warp.
+// Each is computed in double and rounded once, which keeps every error bound of the CUDA guide.
+#include "runtime.h"
+
+#define M(name) double name(double);
+M(exp) M(exp2) M(expm1) M(log) M(log2) M(log10) M(log1p) M(sin) M(cos) M(tan) M(asin) M(acos) M(atan) M(sinh) M(cosh) M(tanh)
+M(asinh) M(acosh) M(atanh) M(erf) M(erfc) M(tgamma) M(lgamma) M(cbrt) M(sqrt) M(j0) M(j1) M(y0) M(y1) M(ceil) M(floor) M(trunc)
+M(rint) M(round) M(fabs) M(logb)
+#define M2(name) double name(double, double);
+M2(pow) M2(atan2) M2(fmod) M2(remainder) M2(hypot) M2(fdim) M2(copysign) M2(nextafter) M2(fmin) M2(fmax)
+double fma(double, double, double);
+double ldexp(double, int);
+int ilogb(double);
+float nextafterf(float, float);
+float sqrtf(float);
+float fmaf(float, float, float);
+#define PI 3.141592653589793238462643383279502884
+
+static float float_of(uint32_t bits) { float f; memcpy(&f, &bits, 4); return f; }
+static uint32_t bits_of(float f) { uint32_t bits; memcpy(&bits, &f, 4); return bits; }
+static double double_of(uint64_t bits) { double f; memcpy(&f, &bits, 8); return f; }
+static float nan_of(float f) { return f != f ? float_of(0x7fffffff) : f; }
+
+// 2^x for |x| < 1100, to 1e-16: without branches, so that lanes go in vectors.
+static inline double power_of_two(double x) {
+  double whole = x + 6755399441055744.0, n = whole - 6755399441055744.0;
+  double f = (x - n) * 0.6931471805599453094, r = 2.755731922398589e-07;
+  int64_t k;
+  memcpy(&k, &whole, 8);
+  r = 2.505210838544172e-08, r = r * f + 2.755731922398589e-07, r = r * f + 2.7557319223985893e-06, r = r * f + 2.48015873015873e-05;
+  r = r * f + 1.984126984126984e-04, r = r * f + 1.388888888888889e-03, r = r * f + 8.333333333333333e-03;
+  r = r * f + 4.1666666666666664e-02, r = r * f + 1.6666666666666666e-01, r = r * f + 0.5, r = r * f + 1.0, r = r * f + 1.0;
+  return r * double_of(((uint64_t)k << 52) + (1023ull << 52)); // the low bits of `whole` are n
+}
+static inline double limited(double x) { return x < -1000.0 ? -1000.0 : x > 1000.0 ? 1000.0 : x; }
+static inline float exponential(float x, double scale) { // an underflow is zero and an overflow infinite in float
+  double y = (double)x * scale;
+  float r = (float)power_of_two(limited(y));
+  return x != x ? float_of(0x7fffffff) : r;
+}
+
+#define LOOP for (int i = 0; i < LANES; i++)
+void wt_ex2_float(float *out, const float *x) { LOOP out[i] = exponential(x[i], 1.0); }
+void wt_lg2_float(float *out, const float *x) { LOOP out[i] = nan_of((float)log2((double)x[i])); }
+// The unit takes turns, not radians: x / 2 pi is rounded towards zero to a float, so large arguments have no fraction.
+static double turns(float x) {
+  uint32_t size = bits_of(x) & 0x7fffffff;
+  if (size < 0x00800000) return 0.0;
+  double exact = (double)x * (double)float_of(0x3e22f983);
+  float near = (float)exact;
+  if (fabs((double)near) > fabs(exact)) near = float_of(bits_of(near) - 1);
+  double whole = trunc((double)near);
+  return trunc(((double)near - whole) * 33554432.0) / 33554432.0; // of which it sees 25 bits
+}
+void wt_sin_float(float *out, const float *x) {
+  LOOP {
+    double t = turns(x[i]);
+    out[i] = nan_of(t == 0.0 ? float_of(bits_of(x[i]) & 0x80000000) : (float)sin(2.0 * PI * t));
+  }
+}
+void wt_cos_float(float *out, const float *x) { LOOP { double t = turns(x[i]); out[i] = nan_of(fabs(t) == 0.25 || fabs(t) == 0.75 ? 0.0f : (float)cos(2.0 * PI * t)); } }
+void wt_tanh_float(float *out, const float *x) {
+  LOOP {
+    double e = power_of_two(limited((double)x[i] * 2.8853900817779268));
+    double small = (double)x[i] * (1.0 - (double)x[i] * x[i] / 3.0), size = x[i] < 0 ? -x[i] : x[i];
+    out[i] = x[i] != x[i] ? float_of(0x7fffffff) : (float)(size < 1e-4 ? small : size > 20.0 ? (x[i] < 0 ? -1.0 : 1.0) : (e - 1.0) / (e + 1.0));
+  }
+}
+void wt_rcp_float(float *out, const float *x) { LOOP out[i] = nan_of(1.0f / x[i]); }
+void wt_sqrt_float(float *out, const float *x) { LOOP out[i] = nan_of(sqrtf(x[i])); }
+void wt_rsqrt_float(float *out, const float *x) { LOOP out[i] = nan_of((float)(1.0 / sqrt((double)x[i]))); }
+void wt_rcp_double(double *out, const double *x) { LOOP out[i] = 1.0 / x[i]; }
+void wt_rsqrt_double(double *out, const double *x) { LOOP out[i] = 1.0 / sqrt(x[i]); }
+void wt_sqrt_double(double *out, const double *x) { LOOP out[i] = sqrt(x[i]); }
+// The guide: for 2^126 < |y| < 2^128 the quotient is 0, and NaN if x is infinite.
+void wt_divide_approx(float *out, const float *x, const float *y) {
+  LOOP {
+    float size = y[i] < 0 ? -y[i] : y[i];
+    float r = x[i] * (1.0f / y[i]); // as the unit does it: a reciprocal and a product
+    if (size > float_of(0x7e800000) && size < float_of(0x7f800000)) r = x[i] * 0.0f;
+    out[i] = nan_of(r);
+  }
+}
+void wt_divide_full(float *out, const float *x, const float *y) { LOOP out[i] = nan_of((float)((double)x[i] / (double)y[i])); }
+
+static double exp10_(double x) { return pow(10.0, x); }
+static double rsqrt_(double x) { return 1.0 / sqrt(x); }
+static double rcbrt_(double x) { return 1.0 / cbrt(x); }
+static double sinpi_(double x) {
+  double r = fmod(fabs(x), 2.0), sign = copysign(1.0, x);
+  if (r >= 1.0) r -= 1.0, sign = -sign;
+  if (r == 0.0) return copysign(0.0, x);
+  return sign * (r == 0.5 ? 1.0 : r > 0.5 ? sin(PI * (1.0 - r)) : sin(PI * r));
+}
+static double cospi_(double x) { double r = fmod(fabs(x), 2.0); return r == 0.5 || r == 1.5 ? 0.0 : cos(PI * r); }
+static double normcdf_(double x) { return 0.5 * erfc(-x * 0.70710678118654752440); }
+// Inverse error function: Giles' approximation, then two of Halley's steps.
+static double erfinv_(double y) {
+  if (!(y > -1.0 && y < 1.0)) return y == 1.0 ? double_of(0x7ff0000000000000ull) : y == -1.0 ? double_of(0xfff0000000000000ull) : double_of(0x7ff8000000000000ull);
+  if (y == 0.0) return y;
+  double w = -log((1.0 - y) * (1.0 + y)), a = 0.147, t = 2.0 / (PI * a) - w * 0.5;
+  double x = copysign(sqrt(sqrt(t * t + w / a) - t), y);
+  for (int step = 0; step < 4; step++) {
+    double error = (fabs(y) > 0.5 ? copysign(1.0, y) * ((1.0 - fabs(y)) - erfc(fabs(x))) : erf(x) - y), slope = 1.1283791670955126 * exp(-x * x);
+    if (slope == 0.0) break;
+    double u = error / slope;
+    x -= u / (1.0 + x * u);
+  }
+  return x;
+}
+static double erfcinv_(double y) {
+  if (!(y > 0.0 && y < 2.0)) return y == 0.0 ? double_of(0x7ff0000000000000ull) : y == 2.0 ? double_of(0xfff0000000000000ull) : double_of(0x7ff8000000000000ull);
+  double x = y > 0.1 && y < 1.9 ? erfinv_(1.0 - y) : 0.0;
+  if (x == 0.0 && y != 1.0) { double small = y < 1.0 ? y : 2.0 - y, t = sqrt(-2.0 * log(small * 0.5)); x = t * 0.70710678118654752 * (1.0 - 0.1 / t); if (y > 1.0) x = -x; }
+  for (int step = 0; step < 8; step++) {
+    double slope = -1.1283791670955126 * exp(-x * x);
+    if (slope == 0.0) break;
+    double u = (erfc(x) - y) / slope;
+    x -= u / (1.0 + x * u);
+  }
+  return x;
+}
+static double normcdfinv_(double y) { return -1.41421356237309504880 * erfcinv_(2.0 * y); }
+static double erfcx_(double x) {
+  if (x < 10.0) return exp(x * x) * erfc(x);
+  double f = 0.0;
+  for (int k = 60; k > 0; k--) f = k * 0.5 / (x + f);
+  return 0.56418958354775628695 / (x + f);
+}
+
+// Modified Bessel functions: the series for small arguments, the asymptotic one beyond.
+static double bessel(double x, int order) {
+  double size = fabs(x), sum = 0.0;
+  if (size < 30.0) {
+    double term = order ? size / 2.0 : 1.0, q = size * size / 4.0;
+    for (int k = 1; k < 200 && term > sum * 1e-18; k++) sum += term, term *= q / ((double)k * (k + order));
+  } else {
+    double term = 1.0, mu = 4.0 * order * order;
+    for (int k = 1; k < 30; k++) {
+      double next = -term * (mu - (2.0 * k - 1.0) * (2.0 * k - 1.0)) / (k * 8.0 * size);
+      sum += term;
+      if (fabs(next) >= fabs(term)) break;
+      term = next;
+    }
+    sum *= exp(size) / sqrt(2.0 * PI * size);
+  }
+  return order && x < 0 ? -sum : sum;
+}
+static double cyl_bessel_i0_(double x) { return bessel(x, 0); }
+static double cyl_bessel_i1_(double x) { return bessel(x, 1); }
+static double rhypot(double x, double y) { return 1.0 / hypot(x, y); }
+
+#define ONE(NAME, F)                                                                                                   \
+  void wt__nv_##NAME##f(float *out, const float *x) { LOOP out[i] = nan_of((float)F((double)x[i])); }                 \
+  void wt__nv_##NAME(double *out, const double *x) { LOOP out[i] = F(x[i]); }
+#define TWO(NAME)                                                                                                      \
+  void wt__nv_##NAME##f(float *out, const float *x, const float *y) { LOOP out[i] = nan_of((float)NAME((double)x[i], (double)y[i])); } \
+  void wt__nv_##NAME(double *out, const double *x, const double *y) { LOOP out[i] = NAME(x[i], y[i]); }
+void wt__nv_expf(float *out, const float *x) { LOOP out[i] = exponential(x[i], 1.4426950408889634074); }
+void wt__nv_exp2f(float *out, const float *x) { LOOP out[i] = exponential(x[i], 1.0); }
+void wt__nv_exp10f(float *out, const float *x) { LOOP out[i] = exponential(x[i], 3.3219280948873623479); }
+void wt__nv_exp(double *out, const double *x) { LOOP out[i] = exp(x[i]); }
+void wt__nv_exp2(double *out, const double *x) { LOOP out[i] = exp2(x[i]); }
+void wt__nv_exp10(double *out, const double *x) { LOOP out[i] = exp10_(x[i]); }
+void wt__nv_tanhf(float *out, const float *x) { wt_tanh_float(out, x); }
+void wt__nv_tanh(double *out, const double *x) { LOOP out[i] = tanh(x[i]); }
+ONE(expm1, expm1) ONE(log, log) ONE(log2, log2) ONE(log10, log10) ONE(log1p, log1p) ONE(sin, sin) ONE(cos, cos) ONE(tan, tan)
+ONE(sinpi, sinpi_) ONE(cospi, cospi_) ONE(asin, asin) ONE(acos, acos) ONE(atan, atan) ONE(sinh, sinh) ONE(cosh, cosh)
+ONE(asinh, asinh) ONE(acosh, acosh) ONE(atanh, atanh) ONE(erf, erf) ONE(erfc, erfc) ONE(erfinv, erfinv_) ONE(erfcinv, erfcinv_)
+ONE(erfcx, erfcx_) ONE(tgamma, tgamma) ONE(lgamma, lgamma) ONE(cbrt, cbrt) ONE(rcbrt, rcbrt_) ONE(rsqrt, rsqrt_) ONE(sqrt, sqrt)
+ONE(normcdf, normcdf_) ONE(normcdfinv, normcdfinv_) ONE(j0, j0) ONE(j1, j1) ONE(y0, y0) ONE(y1, y1) ONE(cyl_bessel_i0, cyl_bessel_i0_) ONE(cyl_bessel_i1, cyl_bessel_i1_) ONE(ceil, ceil) ONE(floor, floor)
+ONE(trunc, trunc) ONE(rint, rint) ONE(nearbyint, rint) ONE(round, round) ONE(fabs, fabs) ONE(logb, logb)
+TWO(pow) TWO(atan2) TWO(fmod) TWO(remainder) TWO(hypot) TWO(rhypot) TWO(fdim) TWO(copysign) TWO(fmin) TWO(fmax)
+void wt__nv_nextafterf(float *out, const float *x, const float *y) { LOOP out[i] = nextafterf(x[i], y[i]); }
+void wt__nv_nextafter(double *out, const double *x, const double *y) { LOOP out[i] = nextafter(x[i], y[i]); }
+void wt__nv_fmaf(float *out, const float *x, const float *y, const float *z) { LOOP out[i] = fmaf(x[i], y[i], z[i]); }
+void wt__nv_fma(double *out, const double *x, const double *y, const double *z) { LOOP out[i] = fma(x[i], y[i], z[i]); }
+void wt__nv_ldexpf(float *out, const float *x, const int *y) { LOOP out[i] = (float)ldexp(x[i], y[i] < -400 ? -400 : y[i] > 400 ? 400 : y[i]); }
+void wt__nv_ldexp(double *out, const double *x, const int *y) { LOOP out[i] = ldexp(x[i], y[i]); }
+void wt__nv_powif(float *out, const float *x, const int *y) { LOOP out[i] = (float)pow(x[i], y[i]); }
+void wt__nv_powi(double *out, const double *x, const int *y) { LOOP out[i] = pow(x[i], y[i]); }
+void wt__nv_ilogbf(int *out, const float *x) { LOOP out[i] = ilogb(x[i]); }
+void wt__nv_ilogb(int *out, const double *x) { LOOP out[i] = ilogb(x[i]); }

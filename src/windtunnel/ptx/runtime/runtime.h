@@ -1,0 +1,125 @@
+// What a launch and its warps hold, as layout.py knows it too.
+#include <stddef.h>
+#include <stdint.h>
+
+#define memcpy __builtin_memcpy
+#define memset __builtin_memset
+
+#define LANES 32
+
+typedef struct {
+  uint64_t low, high; // of the allocation
+  uint8_t *blank;     // a byte a byte: nothing has written it
+  uint32_t *writer;   // a word a word: block + 1 of the last plain write in this launch; the top bit: an atomic
+  uint32_t *reader;   // block + 1 of a read in this launch; MANY: of several blocks
+  uint64_t touched_low, touched_high;
+  int64_t touched; // READ and WRITTEN
+} Region;
+
+typedef struct {
+  uint64_t low, high; // of the allocation that the site touched last
+  uint64_t requests, lanes, sectors, wavefronts, bytes, lines;
+} Site;
+
+typedef struct {
+  int32_t kind, site, thread, block, other, count;
+  uint64_t address;
+  int64_t detail;
+} Fault;
+
+// What the block did to a piece of shared memory: thread, epoch of the block and of the warp, and access of the last write and read.
+typedef struct {
+  uint32_t write_epoch, read_epoch, write_warp_epoch, read_warp_epoch, write_access, read_access;
+  uint16_t write_thread, read_thread;
+  uint32_t written;   // the block's number + 1, if the block wrote it
+  int32_t early_site; // that read it before anything was written, + 1
+} Shadow;
+
+typedef struct {
+  Region *regions;
+  int64_t region_count;
+  Fault *faults;
+  int64_t fault_count, fault_room;
+  char *output; // printf's: records of (format, arguments)
+  int64_t output_size, output_room;
+  Shadow *shadow; // of shared memory, an entry for 1 << grain bytes
+  uint32_t epoch;
+  int32_t shared_room;
+  int32_t grain;
+  uint32_t access; // numbers the accesses of warps
+  uint32_t warp_epoch[64];
+  uint64_t clock;
+  int (*mapped)(uint64_t); // whether a GPU would have memory at an address outside of every allocation; or null
+  uint64_t *seen;          // sectors that the block has touched, by hash
+  uint64_t *seen_by;       // the block's number + 1
+  uint64_t distinct_loads, distinct_stores;
+  void *(*let_go)(void); // Python's lock: PyEval_SaveThread, PyEval_RestoreThread, and PyErr_CheckSignals for Ctrl-C
+  void (*take_back)(void *);
+  int (*signals)(void);
+  void *thread;
+  int64_t most_loops; // calls of wt_loop by one warp
+} Machine;
+#define SEEN (1 << 16)
+#define MOST_SPINS (1 << 22)
+#define LOOPS (1 << 22)      // instructions in loops between two calls of wt_loop
+#define BLOCKS 256           // between two looks for signals
+
+typedef struct {
+  char *parameters;       // 0
+  uint64_t shared_base;   // 8
+  int32_t block[3];       // 16
+  int32_t grid[3];        // 28
+  int32_t size[3];        // 40
+  int32_t dynamic_shared; // 52
+  int32_t shared_bytes;   // 56
+  int32_t threads;        // 60
+  int32_t trap;           // 64
+  int32_t checking;       // 68: CHECK and COUNT
+  uint64_t *block_counts; // 72
+  Site *sites;            // 80
+  Machine *machine;       // 88
+  int32_t warps;          // 96
+  int32_t local_bytes;    // 100
+  uint64_t *variables;    // 104
+  uint64_t schedule;      // 112
+  int64_t frame_bytes;    // 120
+  uint64_t linear;        // 128: the block's number
+} Context;
+
+typedef struct {
+  int32_t counter[LANES]; // 0
+  uint32_t alive;         // 128
+  uint32_t waiting;       // 132
+  int32_t mode;           // 136: 0 whole, 1 partial, 2 finished
+  int32_t resume;         // 140
+  int32_t warp;           // 144
+  int32_t budget;         // 148: instructions in loops until wt_loop is called
+  uint64_t local;         // 152
+  int32_t barrier;        // 160
+  int32_t barrier_count;  // 164
+  int32_t barrier_site;   // 168
+  int32_t loops;          // 172: how often it was
+  int32_t padding[16];    // 176
+  uint32_t vote;          // 240: bar.red: of the lanes
+  int32_t votes;          // 244: of the block
+  int32_t agreement;      // 248: 1: all, 2: any
+  int32_t spins;          // 252: how often it asked for what others write
+  int32_t thread[3][LANES]; // 256
+  uint32_t held;          // 640: lanes that wait for others of their warp
+  uint32_t passes;        // 644: of them, those that need not wait any more
+  uint32_t forced;        // 648: of these, those whose others never come
+  uint32_t at_barrier;    // 652: those that wait at a bar.warp.sync
+  uint32_t named[LANES];  // 656: whom they wait for
+  uint32_t missed;        // 784: lanes that have passed by what the held ones wait at
+  uint32_t rest[11];      // 788
+} Frame;
+
+enum { CHECK = 1, COUNT = 2 };
+enum { READ = 1, WRITTEN = 2 };
+enum { LOAD, STORE, ATOMIC };
+enum { OUT_OF_BOUNDS = 1, UNINITIALIZED, MISALIGNED, RACE, CONFLICT, SHARED_OUT_OF_BOUNDS, SHARED_UNINITIALIZED,
+       DIVERGENT_BARRIER, MISSING_LANES, LOCAL_OUT_OF_BOUNDS, ASSERTION, TRAPPED, HANGING, WARP_RACE, EXITED, SPINNING, ENDLESS };
+enum { TRAP_NONE, TRAP_ADDRESS, TRAP_MISALIGNED, TRAP_ASSERT, TRAP_INSTRUCTION, TRAP_DEADLOCK, TRAP_INTERRUPTED };
+#define MANY 0x7fffffffu
+
+void report(Context *c, int kind, int site, int thread, int other, uint64_t address, int64_t detail);

@@ -1,0 +1,1 @@
+"""How each instruction of the table is emitted."""

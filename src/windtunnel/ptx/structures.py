@@ -1,0 +1,75 @@
+"""The runtime's structures (`runtime/runtime.h`), for ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+
+LANES = 32
+SEEN = 1 << 16
+SHADOW_BYTES = 36
+"""`Shadow` of runtime.h."""
+CHECK, COUNT = 1, 2
+
+
+class Region(Structure):
+    _fields_ = [("low", c_uint64), ("high", c_uint64), ("blank", c_void_p), ("writer", c_void_p), ("reader", c_void_p),
+                ("touched_low", c_uint64), ("touched_high", c_uint64), ("touched", c_int64)]  # fmt: skip
+
+
+class SiteCounts(Structure):
+    _fields_ = [("low", c_uint64), ("high", c_uint64), ("requests", c_uint64), ("lanes", c_uint64), ("sectors",
+        c_uint64),
+                ("wavefronts", c_uint64), ("bytes", c_uint64), ("lines", c_uint64)]  # fmt: skip
+
+
+class Fault(Structure):
+    _fields_ = [(name, c_int32) for name in ("kind", "site", "thread", "block", "other", "count")] + [
+        ("address", c_uint64), ("detail", c_int64),
+    ]  # fmt: skip
+
+
+class Machine(Structure):
+    _fields_ = [
+        ("regions", POINTER(Region)), ("region_count", c_int64),
+        ("faults", POINTER(Fault)), ("fault_count", c_int64), ("fault_room", c_int64),
+        ("output", c_void_p), ("output_size", c_int64), ("output_room", c_int64),
+        ("shadow", c_void_p),
+        ("epoch", c_uint32), ("shared_room", c_int32), ("grain", c_int32), ("access", c_uint32), ("warp_epoch",
+        c_uint32 * 64), ("clock", c_uint64),
+        ("mapped", c_void_p), ("seen", c_void_p), ("seen_by", c_void_p), ("distinct_loads", c_uint64),
+        ("distinct_stores", c_uint64),
+        ("let_go", c_void_p), ("take_back", c_void_p), ("signals", c_void_p), ("thread", c_void_p),
+        ("most_loops", c_int64),
+    ]  # fmt: skip
+
+
+class Context(Structure):
+    _fields_ = [
+        ("parameters", c_void_p), ("shared_base", c_uint64),
+        ("block", c_int32 * 3), ("grid", c_int32 * 3), ("size", c_int32 * 3),
+        ("dynamic_shared", c_int32), ("shared_bytes", c_int32), ("threads", c_int32), ("trap", c_int32), ("checking",
+        c_int32),
+        ("block_counts", POINTER(c_uint64)), ("sites", POINTER(SiteCounts)), ("machine", POINTER(Machine)),
+        ("warps", c_int32), ("local_bytes", c_int32), ("variables", POINTER(c_uint64)), ("schedule", c_uint64),
+        ("frame_bytes", c_int64), ("linear", c_uint64),
+    ]  # fmt: skip
+
+
+class Frame(Structure):
+    _fields_ = [
+        ("counter", c_int32 * LANES), ("alive", c_uint32), ("waiting", c_uint32), ("mode", c_int32),
+        ("resume", c_int32), ("warp", c_int32), ("budget", c_int32), ("local", c_uint64), ("barrier", c_int32),
+        ("barrier_count", c_int32), ("barrier_site", c_int32), ("loops", c_int32), ("padding", c_int32 * 16),
+        ("vote", c_uint32), ("votes", c_int32), ("agreement", c_int32), ("spins", c_int32),
+        ("thread", (c_int32 * LANES) * 3), ("held", c_uint32), ("passes", c_uint32),
+        ("forced", c_uint32), ("at_barrier", c_uint32), ("named", c_uint32 * LANES), ("missed", c_uint32),
+        ("rest", c_uint32 * 11),
+    ]  # fmt: skip
+
+
+def aligned(size: int, alignment: int = 64) -> tuple[ctypes.Array[ctypes.c_char], int]:
+    """Zeroed memory and the first aligned address in it."""
+    memory = ctypes.create_string_buffer(size + alignment)
+    address = ctypes.addressof(memory)
+    return memory, -(-address // alignment) * alignment

@@ -1,0 +1,70 @@
+"""A kernel's machine code: plain, or instrumented with checks and counts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from windtunnel.ptx import access, table
+from windtunnel.ptx import layout as at
+from windtunnel.ptx.calls import flatten
+from windtunnel.ptx.emitter import Emitter, Site
+from windtunnel.ptx.engine import Code
+from windtunnel.ptx.flow import Graph, build
+from windtunnel.ptx.function import Function
+from windtunnel.ptx.layout import Layout, lay_out
+from windtunnel.ptx.syntax import Function as Parsed
+from windtunnel.ptx.syntax import Source
+
+LEVEL = 1
+
+
+@dataclass
+class Prepared:
+    """A kernel between its text and its code."""
+
+    name: str
+    graph: Graph
+    layout: Layout
+    parameters: Mapping[str, int]
+    sites: dict[Site, int]
+
+
+def prepare(source: Source, function: Parsed) -> Prepared:
+    flat = flatten(source, function)
+    graph = build(flat, table.ROWS)
+    layout = lay_out(source, flat)
+    return Prepared(function.name, graph, layout, {p.name: p.offset for p in function.parameters}, {})
+
+
+def compile_variant(kernel: Prepared, instrumented: bool, folder: Path) -> Code:
+    text, needs = intermediate(kernel, instrumented)
+    return Code(text, needs, folder, LEVEL)
+
+
+def intermediate(kernel: Prepared, instrumented: bool) -> tuple[str, list[str]]:
+    """The module in LLVM IR, and the runtime's functions that it calls."""
+    bodies: list[str] = []
+    declared: dict[str, str] = {}
+    helpers: set[str] = set()
+    for mode in (at.WHOLE, at.PARTIAL):
+        emitter = Emitter(kernel.graph, kernel.layout, kernel.parameters, table.emit, mode, instrumented, kernel.sites)
+        bodies.append(Function(emitter).text())
+        declared |= emitter.declared
+        helpers |= emitter.helpers
+    accesses = sorted(helpers - {"wt_permit"})
+    for size in sorted({access.size_of(name) for name in accesses}):
+        text, more = access.shape(size)
+        bodies.append(text)
+        declared |= more
+    for name in accesses:
+        text, more = access.function(name)
+        bodies.append(text)
+        declared |= more
+    if helpers:
+        declared |= access.DECLARATIONS
+    text = "\n".join([*declared.values(), *bodies, "!0 = !{}"])
+    needs = re.findall(r"^declare \S+ @(wt_\w+)\(", "\n".join(declared.values()), re.M)
+    return text, needs

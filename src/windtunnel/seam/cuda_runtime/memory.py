@@ -1,0 +1,239 @@
+"""Memory that host code asks the runtime for, and copies between memories."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from typing import NamedTuple
+
+from windtunnel.machine.stream import Stream
+from windtunnel.seam.cuda_runtime import errors
+from windtunnel.seam.cuda_runtime.addresses import Allocation
+from windtunnel.seam.cuda_runtime.modules import Modules
+from windtunnel.seam.cuda_runtime.process import Process
+from windtunnel.trace.operation import Signature
+
+ALIGNMENT = 256
+HOST, DEVICE, MANAGED = 1, 2, 3
+TO_DEVICE, TO_HOST, BETWEEN = 1, 2, 3
+LEAKING_TURNS = 4
+"""A line that leaves memory behind so often leaks; what is made once and kept does not."""
+
+
+def put(address: int, value: int, size: int = 8) -> None:
+    """Write a number where host code wants it."""
+    ctypes.memmove(address, (value % (1 << 8 * size)).to_bytes(size, "little"), size)
+
+
+class Made(NamedTuple):
+    """Where and when host code took memory."""
+
+    call: str
+    site: int
+    rows: int
+    """How much the machine had done by then."""
+
+
+class Pages:
+    """Bytes of this process that stand for memory of a device or page-locked memory."""
+
+    def __init__(self, size: int, device: int, taken: int, made: Made | None = None) -> None:
+        self._bytes = (ctypes.c_char * (size + ALIGNMENT))()
+        self.address = -(-ctypes.addressof(self._bytes) // ALIGNMENT) * ALIGNMENT
+        self.device = device
+        self.taken = taken  # the emulated device's address of it
+        self.made = made
+
+
+class MemoryCalls:
+    """cudaMalloc, cudaMemcpy and their kin."""
+
+    def __init__(self, process: Process, modules: Modules) -> None:
+        self.process = process
+        self.modules = modules
+        self.host_pages: dict[int, tuple[Pages, int]] = {}
+        self._numbers = itertools.count(1)
+
+    def malloc(self, out: int, size: int, name: str = "cudaMalloc") -> int:
+        """Memory of the current device."""
+        process = self.process
+        process.begin()
+        index = process.device()
+        if not size:
+            put(out, 0)
+            return errors.SUCCESS
+        taken = process.machine.devices[index].driver.malloc(size)
+        if taken is None:
+            return errors.OUT_OF_MEMORY
+        made = Made(name, process.site(), len(process.machine.trace.rows))
+        pages = Pages(size, index, taken, made)
+        number = next(self._numbers)
+        process.addresses.add(Allocation(pages.address, size, f"{name} number {number}", device=index, owner=pages))
+        put(out, pages.address)
+        return errors.SUCCESS
+
+    def free(self, address: int) -> int:
+        """Give memory of a device back; the host waits for the device."""
+        process = self.process
+        if not address:
+            return errors.SUCCESS
+        found = process.addresses.allocation(address)
+        if found is None or found.start != address or not isinstance(found.owner, Pages):
+            return errors.INVALID_VALUE
+        device = process.machine.devices[found.device]
+        process.machine.synchronize_device(process.host(), device, "cudaFree", process.site())
+        process.addresses.remove(address)
+        device.driver.free(found.owner.taken)
+        return errors.SUCCESS
+
+    def malloc_async(self, out: int, size: int, stream: int) -> int:
+        """As `malloc`: memory of a stream's pool, which is taken from the device all the same."""
+        return self.malloc(out, size, "cudaMallocAsync")
+
+    def tell(self) -> None:
+        """At the end: note the lines that took memory again and again, with work in between, and never gave it back."""
+        left: dict[tuple[str, int, int], list[Allocation]] = {}
+        for allocation in self.process.addresses:
+            made = allocation.owner.made if isinstance(allocation.owner, Pages) else None
+            if made is not None:
+                left.setdefault((made.call, made.site, allocation.device), []).append(allocation)
+        for (call, site, device), found in left.items():
+            turns = {one.owner.made.rows for one in found if isinstance(one.owner, Pages) and one.owner.made}
+            if len(turns) >= LEAKING_TURNS:
+                size = sum(one.size for one in found)
+                self.process.note("cuda-leak", site, call=call, times=len(found), size_bytes=size, device=device)
+
+    def free_async(self, address: int, stream: int) -> int:
+        """Give memory back without a wait."""
+        found = self.process.addresses.allocation(address)
+        if found is None or found.start != address or not isinstance(found.owner, Pages):
+            return errors.INVALID_VALUE
+        self.process.addresses.remove(address)
+        self.process.machine.devices[found.device].driver.free(found.owner.taken)
+        return errors.SUCCESS
+
+    def malloc_host(self, out: int, size: int) -> int:
+        """Page-locked memory."""
+        pages = Pages(size, -1, 0)
+        self.host_pages[pages.address] = pages, size
+        put(out, pages.address)
+        return errors.SUCCESS
+
+    def free_host(self, address: int) -> int:
+        """Give page-locked memory back."""
+        known = self.host_pages.pop(address, None) is not None
+        return errors.SUCCESS if known or not address else errors.INVALID_VALUE
+
+    def nothing(self, *_: int) -> int:
+        """What has no effect on values, time or memory here."""
+        return errors.SUCCESS
+
+    # ------------------------------------------------------------------ copies
+
+    def memcpy(self, destination: int, source: int, size: int, kind: int) -> int:
+        """A copy that the host waits for."""
+        error = self.memcpy_async(destination, source, size, kind, 0)
+        if not error and size and (self._on_host(destination) or self._on_host(source)):
+            process = self.process
+            process.machine.synchronize_stream(process.host(), process.stream(0), "cudaMemcpy", process.site())
+        return error
+
+    def memcpy_async(self, destination: int, source: int, size: int, kind: int, stream: int) -> int:
+        """A copy on a stream; its values arrive at once."""
+        process = self.process
+        process.begin()
+        if not size:
+            return errors.SUCCESS
+        places = [process.addresses.allocation(address) for address in (source, destination)]
+        for address, place in zip((source, destination), places, strict=True):
+            if not address or (place is not None and address + size > place.start + place.size):
+                return errors.INVALID_VALUE
+        if (kind in (TO_DEVICE, BETWEEN) and places[1] is None) or (kind in (TO_HOST, BETWEEN) and places[0] is None):
+            return errors.INVALID_VALUE
+        found = process.stream(stream)
+        ctypes.memmove(destination, source, size)
+        devices = [-1 if place is None else place.device for place in places]
+        pinned = any(self._pinned(address) for address in (source, destination))
+        self._submit(devices, size, pinned, found)
+        process.copied(source, destination, size, found)
+        if max(devices) >= 0 > min(devices) and not pinned:  # staged: pageable memory is free again when it returns
+            process.machine.synchronize_stream(process.host(), found, "cudaMemcpyAsync", process.site())
+        return errors.SUCCESS
+
+    def _submit(self, devices: list[int], size: int, pinned: bool, stream: Stream) -> None:
+        source, destination = devices
+        memory = "Pinned" if pinned else "Pageable"
+        if source < 0 <= destination:
+            name = f"Memcpy HtoD ({memory} -> Device)"
+        elif destination < 0 <= source:
+            name = f"Memcpy DtoH (Device -> {memory})"
+        elif source < 0:
+            return
+        else:
+            name = "Memcpy DtoD (Device -> Device)"
+        process = self.process
+        process.machine.copy(process.host(), stream, Signature(name), size, source, destination, pinned, process.site())
+
+    def memset(self, address: int, value: int, size: int) -> int:
+        """Fill memory of a device."""
+        return self.memset_async(address, value, size, 0)
+
+    def memset_async(self, address: int, value: int, size: int, stream: int) -> int:
+        """The same on a stream."""
+        process = self.process
+        process.begin()
+        place = process.addresses.allocation(address)
+        if place is None or address + size > place.start + place.size:
+            return errors.INVALID_VALUE if size else errors.SUCCESS
+        ctypes.memset(address, value & 0xFF, size)
+        machine = process.machine
+        cost = machine.price(machine.devices[place.device], Signature("aten::fill_", written_bytes=size))
+        found = process.stream(stream)
+        machine.launch(process.host(), found, cost, process.site())
+        process.copied(0, address, size, found)
+        return errors.SUCCESS
+
+    def _on_host(self, address: int) -> bool:
+        return self.process.addresses.allocation(address) is None
+
+    def _pinned(self, address: int) -> bool:
+        return any(start <= address < start + size for start, (_, size) in self.host_pages.items())
+
+    def info(self, free: int, total: int) -> int:
+        """How much memory the current device has left."""
+        self.process.begin()
+        said = self.process.machine.devices[self.process.device()].driver.info()
+        put(free, said.free)
+        put(total, said.total)
+        return errors.SUCCESS
+
+    def attributes(self, out: int, address: int) -> int:
+        """Where a pointer points to."""
+        place = self.process.addresses.allocation(address)
+        kind = DEVICE if place is not None else HOST if self._pinned(address) else 0
+        put(out, kind, 4)
+        put(out + 4, place.device if place is not None else self.process.device() if kind else -2, 4)
+        put(out + 8, address if place is not None or kind else 0)
+        put(out + 16, address if kind == HOST else 0)
+        return errors.SUCCESS
+
+    # ------------------------------------------------------------------ variables
+
+    def symbol_address(self, out: int, host: int) -> int:
+        """Where a `__device__` variable lies."""
+        found = self.modules.variable(host)
+        if found is None:
+            return errors.INVALID_SYMBOL
+        place = self.process.addresses.allocation(found.address)
+        if place is None:
+            self.process.addresses.add(Allocation(found.address, found.size, found.name, device=self.process.device()))
+        put(out, found.address)
+        return errors.SUCCESS
+
+    def symbol_size(self, out: int, host: int) -> int:
+        """How large it is."""
+        found = self.modules.variable(host)
+        if found is None:
+            return errors.INVALID_SYMBOL
+        put(out, found.size)
+        return errors.SUCCESS

@@ -1,0 +1,93 @@
+"""The kernels and variables that libraries of the program registered, by the host's addresses of them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from windtunnel import ptx
+from windtunnel.errors import UnsupportedError
+from windtunnel.seam.cuda_runtime.binaries import ptx_at
+
+
+class Binary:
+    """One registered binary; its PTX is read when a kernel of it is first launched."""
+
+    def __init__(self, address: int, library: str, cache: Path | None) -> None:
+        self.address = address
+        self.library = library
+        self.cache = cache
+        self._module: ptx.Module | None = None
+
+    @classmethod
+    def of(cls, text: str, source: str, cache: Path | None = None) -> Binary:
+        """One of PTX that is there already."""
+        made = cls(0, source, cache)
+        made._module = ptx.load(text, cache)
+        return made
+
+    @property
+    def module(self) -> ptx.Module:
+        """The loaded module."""
+        if self._module is None:
+            self._module = ptx.load(ptx_at(self.address, self.library), self.cache)
+        return self._module
+
+
+class Function(NamedTuple):
+    """A kernel as host code knows it."""
+
+    binary: Binary
+    name: str
+
+    @property
+    def kernel(self) -> ptx.Kernel:
+        """The kernel.
+
+        Raises:
+            UnsupportedError: the PTX has none of that name.
+        """
+        found = self.binary.module.kernels.get(self.name)
+        if found is None:
+            raise UnsupportedError(f"the PTX of {self.binary.library} has no kernel {self.name!r}")
+        return found
+
+
+class Modules:
+    """All that was registered in this process."""
+
+    def __init__(self, cache: Callable[[], Path | None] = lambda: None) -> None:
+        self._cache = cache
+        self.binaries: dict[int, Binary] = {}
+        self.functions: dict[int, Function] = {}
+        self.variables: dict[int, Function] = {}
+
+    def register_binary(self, data: int, library: int) -> int:
+        """A library is loaded that has device code."""
+        name = Path(os.fsdecode(ctypes.string_at(library))).name
+        self.binaries[data] = Binary(data, name or "a library", self._cache())
+        return 0
+
+    def register_function(self, binary: int, host: int, name: int) -> int:
+        """A kernel of it."""
+        self.functions[host] = Function(self.binaries[binary], ctypes.string_at(name).decode())
+        return 0
+
+    def register_variable(self, binary: int, host: int, name: int, size: int, constant: int) -> int:
+        """A variable of it."""
+        self.variables[host] = Function(self.binaries[binary], ctypes.string_at(name).decode())
+        return 0
+
+    def register_managed(self, binary: int, host: int, name: int, size: int) -> int:
+        """A variable that the host reads and writes as well: where it lies."""
+        found = self.binaries[binary].module.variables[ctypes.string_at(name).decode()]
+        self.variables[host] = Function(self.binaries[binary], found.name)
+        return found.address
+
+    def variable(self, host: int) -> ptx.Variable | None:
+        """The variable whose shadow on the host lies there."""
+        found = self.variables.get(host)
+        return None if found is None else found.binary.module.variables.get(found.name)

@@ -1,0 +1,73 @@
+"""What a kernel and its parameters are called in its source, of the names that the compiler gives them."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import linecache
+import re
+from functools import cache
+
+
+@cache
+def demangled(name: str) -> str:
+    """A kernel's name with its template arguments, without its parameters."""
+    if not name.startswith("_Z"):
+        return name
+    full = _demangle(name)
+    text = full.removeprefix("void ")
+    depth = 0
+    for at, letter in enumerate(text):
+        depth += {"<": 1, ">": -1}.get(letter, 0)
+        if letter == "(" and depth == 0 and not text.startswith("(anonymous namespace)", at):
+            return text[:at].replace("(anonymous namespace)::", "")
+    return text
+
+
+@cache
+def _demangle(name: str) -> str:
+    try:
+        function = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    except (OSError, AttributeError):
+        return name
+    function.restype = ctypes.c_void_p
+    status = ctypes.c_int()
+    found = function(name.encode(), None, None, ctypes.byref(status))
+    if not found:
+        return name
+    text = ctypes.string_at(found).decode()
+    ctypes.CDLL(None).free(ctypes.c_void_p(found))
+    return text
+
+
+def split(text: str) -> list[str]:
+    """Parts between commas that are in no brackets."""
+    parts, depth, begin = [], 0, 0
+    for at, letter in enumerate(text):
+        depth += {"<": 1, "(": 1, "[": 1, ">": -1, ")": -1, "]": -1}.get(letter, 0)
+        if letter == "," and depth == 0:
+            parts.append(text[begin:at])
+            begin = at + 1
+    return [*parts, text[begin:]] if text.strip() else []
+
+
+@cache
+def parameter_names(file: str, kernel: str, parameter: str | None) -> str:
+    """What a parameter of a kernel is called in its source; the compiler numbers them."""
+    if not parameter:
+        return ""
+    number = re.search(r"(?:_param_|argument )(\d+)$", parameter)
+    if number is None:
+        return parameter
+    base = re.escape(kernel.split("<")[0].rpartition("::")[2])
+    source = "".join(linecache.getlines(file))
+    found = re.search(rf"__global__[^;{{}}]*?\b{base}\s*\(", source)
+    if found is not None:
+        depth, at = 1, found.end()
+        while at < len(source) and depth:
+            depth += {"(": 1, ")": -1}.get(source[at], 0)
+            at += 1
+        names = [re.search(r"(\w+)\s*(?:=.*)?$", part.strip()) for part in split(source[found.end() : at - 1])]
+        if int(number[1]) < len(names) and (word := names[int(number[1])]):
+            return word[1]
+    return f"parameter {int(number[1]) + 1}"

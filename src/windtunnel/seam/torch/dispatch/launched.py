@@ -1,0 +1,51 @@
+"""A kernel of the program's own as an operator of a graph that is captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+from windtunnel.seam.torch.plans.call import Arguments
+from windtunnel.seam.torch.plans.plan import Plan
+
+Tensor = torch.Tensor
+
+
+class Again:
+    """A launch as an operator of a graph, which each replay calls."""
+
+    def __init__(self, name: str, compute: Callable[..., object]) -> None:
+        self._name = name
+        self._compute = compute
+
+    def name(self) -> str:
+        """As an operator says it."""
+        return self._name
+
+    def __call__(self, *tensors: Tensor) -> None:
+        self._compute(*tensors)
+
+
+class LaunchPlan(Plan):
+    """What a graph's capture is told of a launch: an operator that reads and writes its tensors."""
+
+    __slots__ = ()
+
+    def __init__(self, again: Again) -> None:
+        self.name = again.name()
+        self.run = again
+        self.func = again  # type: ignore[assignment]
+        self.random = 0
+        self.builtin = self.kernel = True
+        self.fresh = self.view = False
+        self.mutated = ()
+        self.mutated_keywords = ()
+
+
+class Capturing(Protocol):
+    """A graph's capture, above the emulation's mode."""
+
+    def launched(self, plan: Plan, compute: Callable[..., Sequence[int]], tensors: Arguments) -> None:
+        """Write a launch down that runs now."""

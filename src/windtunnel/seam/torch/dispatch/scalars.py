@@ -1,0 +1,36 @@
+"""Numbers beside half precision tensors that CUDA's kernels take in float32, where the CPU's refuse large ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from windtunnel.seam.torch.plans.call import Arguments, Keywords
+from windtunnel.seam.torch.plans.halves import HALVES
+from windtunnel.seam.torch.plans.plan import Plan, tensors_in
+
+
+def overflows(plan: Plan, args: Arguments, kwargs: Keywords, error: RuntimeError) -> bool:
+    """Whether an operator ended because a bound is larger than half precision's largest number, which CUDA compares."""
+    return (
+        plan.card.bounds
+        and "without overflow" in str(error)
+        and any(tensor.dtype in HALVES for tensor in tensors_in((*args, *kwargs.values())))
+    )
+
+
+def bounded(args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords]:
+    """The call with such bounds made infinite, which compare and are rounded as they do."""
+    dtype = next(t.dtype for t in tensors_in((*args, *kwargs.values())) if t.dtype in HALVES)
+    largest = torch.finfo(dtype).max
+
+    def limited(value: object) -> object:
+        if isinstance(value, (int, float)) and abs(value) > largest:
+            return math.copysign(math.inf, value)
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            return [limited(part) for part in value]
+        return value
+
+    return tuple(map(limited, args)), {name: limited(value) for name, value in kwargs.items()}

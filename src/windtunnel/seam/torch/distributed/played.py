@@ -1,0 +1,307 @@
+"""A process that plays one rank of a cluster: it meets only the ranks that are played, and speaks for the others.
+
+The groups have the sizes that the program gave them. gloo connects the members that are played; what a collective
+moves that has values is computed here from theirs, where an absent member brings what its class does. What the fold
+(`windtunnel.ranks.fold`) cannot answer ends the attempt, with a note of what must be played as well.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+import torch
+import torch.distributed as dist
+
+from windtunnel import variables
+from windtunnel.errors import UnsupportedError
+from windtunnel.ranks.calls import Operation
+from windtunnel.ranks.fold import Change, Fold
+from windtunnel.seam.patching import Patch
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+    from windtunnel.seam.torch.plans.call import Keywords
+    from windtunnel.seam.torch.state.ranks import Carrier
+    from windtunnel.seam.torch.state.state import State
+
+Tensor = torch.Tensor
+START_ANEW = 75
+"""The exit code of a process that ended the attempt (EX_TEMPFAIL)."""
+MOST_PROCESSES = 64
+"""More are not started on one machine."""
+ABSENT_S = 60.0
+"""How long a rank waits for a key in a store before it is taken for one that an absent rank sets."""
+BY_PAIR = ("all_gather", "reduce_scatter", "all_to_all", "all_to_all_single")
+"""Collectives that are played by few ranks only where each pair of ranks exchanges equally much."""
+_leave = os._exit
+making: list[Sequence[int]] = []
+"""The ranks of the group that is being made, which gloo's backend is not told."""
+
+
+class Group(Protocol):
+    """What is asked of a process group here."""
+
+    ranks: tuple[int, ...]
+    rank: int
+    size: int
+    present: list[int]
+    is_partial: bool
+    carrier: Carrier
+
+
+class Groups(Protocol):
+    """What is asked of all groups."""
+
+    fold: Fold | None
+
+    @property
+    def line(self) -> str:
+        """The program's line that is running."""
+
+
+def read() -> Fold | None:
+    """How the ranks are played; None where each is a process."""
+    text = os.environ.get(variables.FOLD)
+    return Fold.from_json(text) if text and "RANK" in os.environ else None
+
+
+def need(fold: Fold, how: str, ranks: Sequence[int], why: str) -> NoReturn:
+    """End this attempt: more ranks must be played.
+
+    Raises:
+        UnsupportedError: there are too many of them.
+    """
+    change = Change(how, tuple(ranks), why)
+    wanted = len(change.apply(fold).played)
+    if wanted > MOST_PROCESSES:
+        raise UnsupportedError(
+            f"{why}, so {wanted} of the {fold.world} ranks would have to be played, and at most {MOST_PROCESSES} "
+            "processes are started: give a smaller --cluster"
+        )
+    variables.leave_note("fold", change.to_json())
+    _leave(START_ANEW)
+
+
+def place(fold: Fold, ranks: Sequence[int], rank: int) -> tuple[int, int]:
+    """The number of a group's member, `rank`, among those that are played, and how many they are."""
+    present = fold.present(ranks)
+    return present.index(rank), len(present)
+
+
+class Member(dist.ProcessGroupGloo if dist.is_available() and dist.is_gloo_available() else object):  # type: ignore[misc]
+    """gloo among those members of a group that are played."""
+
+    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta | None = None) -> None:
+        fold = read()
+        ranks = making[-1] if making and len(making[-1]) == size else range(size)
+        number, met = (rank, size) if fold is None else place(fold, ranks, rank)
+        super().__init__(store, number, met, timeout=timeout or timedelta(minutes=30))
+
+
+@contextmanager
+def members(ranks: Sequence[int]) -> Iterator[None]:
+    """Inside it a group of these ranks is made."""
+    making.append(ranks)
+    try:
+        yield
+    finally:
+        making.pop()
+
+
+def patches(state: State) -> list[Patch]:
+    """What a played rank changes of `torch.distributed`; nothing where every rank is a process."""
+    fold = read()
+    if fold is None or not dist.is_available():
+        return []
+    found = [Patch(dist.distributed_c10d, "ProcessGroupGloo", Member)]
+    of_store = torch._C._distributed_c10d.Store
+    return found + [Patch(of_store, name, _present(fold, getattr(of_store, name))) for name in ("get", "wait")]
+
+
+def _present(fold: Fold, stock: Callable[..., object]) -> Callable[..., object]:
+    """A function of stores that waits for keys, and not for ever for those of ranks that nobody plays."""
+
+    def wait(self: Store, keys: str | list[str], *more: object) -> object:
+        named = [keys] if isinstance(keys, str) else keys
+        until = time.monotonic() + ABSENT_S
+        while not more and not fold.is_whole and not self.check(named):
+            if time.monotonic() > until:
+                why = f"no rank that is played has set {named[0]!r} in the store"
+                need(fold, "alone", range(fold.world), why)
+            time.sleep(0.005)
+        return stock(self, keys, *more)
+
+    return wait
+
+
+# ---------------------------------------------------------------------------------------------- calls
+
+
+def require_even(groups: Groups, group: Group, operation: Operation) -> None:
+    """Play all ranks of a group in which each pair exchanges a size of its own."""
+    if groups.fold is None or not group.is_partial or operation.name not in BY_PAIR:
+        return
+    if len(set(operation.sent)) > 1 or len(set(operation.received)) > 1:
+        need(groups.fold, "alone", group.ranks, f"{operation.name} at {groups.line} moves unequal parts")
+
+
+def require_played(groups: Groups, group: Group, peer: int) -> None:
+    """Represent a group one of whose members is sent a message, or asked for one, that nobody plays."""
+    fold = groups.fold
+    if fold is None or not group.is_partial:
+        return
+    if peer < 0:
+        need(fold, "alone", group.ranks, f"a rank receives from any other at {groups.line}")
+    if peer not in group.present:
+        mine, other = group.ranks[group.rank], group.ranks[peer]
+        why = f"rank {mine} and rank {other}, which is not played, exchange a message at {groups.line}"
+        need(fold, "group", group.ranks, why)
+
+
+# ---------------------------------------------------------------------------------------------- values
+
+
+class Voices:
+    """What each member of a partial group brings to a collective: the absent ones what their class does."""
+
+    def __init__(self, fold: Fold, group: Group, what: str) -> None:
+        self.fold = fold
+        self.group = group
+        self.what = what
+
+    @cached_property
+    def twins(self) -> dict[int, list[int]]:
+        """By an absent member's place in the group: the places of those of its class that are played."""
+        fold, ranks, present = self.fold, self.group.ranks, self.group.present
+        twins: dict[int, list[int]] = {}
+        wanted: set[int] = set()
+        for place, rank in enumerate(ranks):
+            if place in present:
+                continue
+            alike = [other for other in present if fold.class_of(ranks[other]) == fold.class_of(rank)]
+            twins[place] = alike
+            if len(alike) < 2 and fold.checked:
+                members = [other for other in ranks if fold.class_of(other) == fold.class_of(rank)]
+                wanted |= {members[0], members[-1]}
+            elif not alike:
+                wanted.add(rank)
+        if wanted:
+            need(fold, "beside", sorted(wanted), f"{self.what} needs values of ranks of one group")
+        return twins
+
+    def root(self, place: int) -> int:
+        """The place in the group of a root, which must be played."""
+        if place not in self.group.present:
+            rank = self.group.ranks[place]
+            need(self.fold, "beside", [rank], f"{self.what} is from rank {rank}, which is not played")
+        return place
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """The tensor of each member, in the group's order."""
+        present = self.group.present
+        mine = tensor.detach().contiguous()
+        met = [torch.empty_like(mine) for _ in present]
+        if len(present) == 1:
+            met = [mine.clone()]
+        else:
+            self.group.carrier.allgather([met], [mine]).wait()
+        by_place: dict[int, Tensor] = dict(zip(present, met, strict=True))
+        for place, alike in self.twins.items():
+            first = by_place[alike[0]]
+            if any(not _same(first, by_place[other]) for other in alike[1:]):
+                why = f"{self.what} moves values that differ by rank"
+                need(self.fold, "alone", self.group.ranks, why)
+            by_place[place] = first
+        return [by_place[place] for place in range(self.group.size)]
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.contiguous().view(torch.uint8).equal(other.contiguous().view(torch.uint8)) if one.dim() else bool(
+        one.eq(other) | (one.ne(one) & other.ne(other))
+    )  # fmt: skip
+
+
+def reduced(parts: Sequence[Tensor], reduction: str) -> Tensor:
+    """One tensor of all members'."""
+    made = parts[0].clone()
+    combine = {
+        "SUM": made.add_, "AVG": made.add_, "PRODUCT": made.mul_,
+        "MIN": lambda part: torch.minimum(made, part, out=made),
+        "MAX": lambda part: torch.maximum(made, part, out=made),
+        "BAND": made.bitwise_and_, "BOR": made.bitwise_or_, "BXOR": made.bitwise_xor_,
+    }[reduction or "SUM"]  # fmt: skip
+    for part in parts[1:]:
+        combine(part)
+    return made
+
+
+def write(groups: Groups, group: Group, name: str, named: Keywords, reduction: str) -> None:
+    """Write the values of the collective `name` of c10d, whose arguments are `named`."""
+    short, fold = name.partition("::")[2], groups.fold
+    assert fold is not None
+    voices = Voices(fold, group, f"{short.strip('_')} at {groups.line}")
+    with torch._C._DisableTorchDispatch():
+        match short:
+            case "barrier":
+                pass  # the ranks have met
+            case "allreduce_" | "allreduce_coalesced_":
+                for tensor in named["tensors"]:
+                    tensor.detach().copy_(reduced(voices.gather(tensor), reduction))
+            case "broadcast_":
+                root = voices.root(named["root_rank"])
+                for tensor in named["tensors"]:
+                    tensor.detach().copy_(_of_root(voices, root, tensor))
+            case "reduce_":
+                for tensor in named["tensors"]:
+                    made = reduced(voices.gather(tensor), reduction)
+                    if named["root_rank"] == group.rank:
+                        tensor.detach().copy_(made)
+            case "allgather_" | "gather_":
+                for index, tensor in enumerate(named["input_tensors"]):
+                    found = voices.gather(tensor)
+                    outputs = named["output_tensors"][index] if named["output_tensors"] else ()
+                    for into, part in zip(outputs, found, strict=False):  # only a root has outputs
+                        into.detach().copy_(part.view_as(into))
+            case "_allgather_base_":
+                found = voices.gather(named["input_tensor"])
+                into = named["output_tensor"].detach().view(group.size, -1)
+                into.copy_(torch.stack([part.reshape(-1) for part in found]))
+            case _:
+                need(fold, "alone", group.ranks, f"{voices.what} moves values")
+
+
+def _of_root(voices: Voices, root: int, tensor: Tensor) -> Tensor:
+    """A root's tensor: only the members that are played have to agree on it."""
+    group = voices.group
+    if len(group.present) == 1:
+        return tensor
+    mine = tensor.detach().contiguous()
+    met = [torch.empty_like(mine) for _ in group.present]
+    group.carrier.allgather([met], [mine]).wait()
+    return met[group.present.index(root)]
+
+
+def functional(groups: Groups, group: Group, name: str, named: Keywords) -> object:
+    """The result of the functional collective `name`."""
+    short, fold = name.partition("::")[2], groups.fold
+    assert fold is not None
+    voices = Voices(fold, group, f"{short} at {groups.line}")
+    with torch._C._DisableTorchDispatch():
+        tensor: Tensor = named["input"]
+        match short:
+            case "all_reduce" | "all_reduce_":
+                made = reduced(voices.gather(tensor), str(named["reduce_op"]).upper())
+            case "all_gather_into_tensor":
+                made = torch.cat([part.reshape(tensor.shape) for part in voices.gather(tensor)])
+            case "broadcast" | "broadcast_":
+                made = _of_root(voices, voices.root(named["src"]), tensor).clone()
+            case _:
+                need(fold, "alone", group.ranks, f"{voices.what} moves values")
+        return tensor.detach().copy_(made) if short.endswith("_") else made

@@ -1,0 +1,1 @@
+"""Extensions of the program's own with CUDA C++ in them."""

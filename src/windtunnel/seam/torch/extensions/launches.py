@@ -1,0 +1,215 @@
+"""A launch of a CUDA kernel: its values, the one kernel that it is on the machine, and what it did wrong."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+
+from windtunnel import ptx
+from windtunnel.cost.families.cuda_kernels import signature
+from windtunnel.errors import UnsupportedError
+from windtunnel.machine.stream import Stream
+from windtunnel.seam.cuda_runtime import errors
+from windtunnel.seam.cuda_runtime.addresses import Allocation
+from windtunnel.seam.cuda_runtime.limits import Shape
+from windtunnel.seam.cuda_runtime.modules import Function
+from windtunnel.seam.cuda_runtime.names import demangled, parameter_names
+from windtunnel.seam.torch.dispatch import asserts
+from windtunnel.seam.torch.dispatch.launched import Again, Capturing, LaunchPlan
+from windtunnel.seam.torch.dispatch.mode import Dispatch, emulation
+from windtunnel.seam.torch.extensions.tensors import TensorAddresses, tag_in
+from windtunnel.seam.torch.state.state import State
+from windtunnel.seam.torch.tags import Tag
+from windtunnel.trace.operation import Note, Site
+
+WHOLE = 2
+"""How many launches of each shape are looked at whole; later ones by a sample of their blocks."""
+CODES = {
+    "out-of-bounds": "cuda-out-of-bounds",
+    "shared-out-of-bounds": "cuda-out-of-bounds",
+    "local-out-of-bounds": "cuda-out-of-bounds",
+    "uninitialized-read": "cuda-uninitialized",
+    "shared-uninitialized-read": "cuda-uninitialized",
+    "shared-race": "cuda-shared-race",
+    "warp-race": "cuda-shared-race",
+    "block-conflict": "cuda-block-conflict",
+    "divergent-barrier": "cuda-divergent-barrier",
+    "missing-lanes": "cuda-divergent-barrier",
+    "deadlock": "cuda-divergent-barrier",
+    "endless-loop": "cuda-endless-loop",
+    "misaligned": "cuda-misaligned",
+    "assertion": "device-assert",
+}
+"""The checks that report what an executor finds; a trap is the program's own doing."""
+Ranges = Iterable[tuple[int, int]]
+
+
+class Launched:
+    """One launch with the values of its arguments, which a graph keeps."""
+
+    def __init__(self, launcher: Launcher, function: Function, shape: Shape, arguments: bytes) -> None:
+        self.launcher = launcher
+        self.function = function
+        self.shape = shape
+        self.arguments = arguments
+
+    def submit(self, stream: Stream) -> set[int]:
+        """Compute it and hand it to the machine; returns where the allocations begin that it wrote."""
+        launcher, state = self.launcher, self.launcher.state
+        machine = state.machine
+        site = state.site()
+        state.arrive()
+        result = launcher.compute(self.function, self.shape, self.arguments)
+        found = signature(demangled(self.function.name), result.counters)
+        cost = machine.price(machine.devices[stream.device], found)
+        machine.launch(state.host(), stream, cost, site if machine.watching else 0)
+        reads = [(access.low, access.high) for access in result.accesses if access.read]
+        writes = [(access.low, access.high) for access in result.accesses if access.written]
+        launcher.ordered(reads, writes, stream)
+        launcher.judge(self.function, result, stream)
+        return {access.start for access in result.accesses if access.written}
+
+    def repeat(self, stream: Stream, captured: Sequence[Allocation], tensors: Sequence[torch.Tensor]) -> None:
+        """Compute the values once more, in a graph's replay: a graph has memory of its own for what died meanwhile."""
+        launcher, arguments, added = self.launcher, bytearray(self.arguments), []
+        for offset, address in words(self.function.kernel, self.arguments):
+            for memory, tensor in zip(captured, tensors, strict=True):
+                if memory.start <= address < memory.start + max(memory.size, 1):
+                    start = int(tensor.data_ptr())
+                    struct.pack_into("<Q", arguments, offset, start + address - memory.start)
+                    if launcher.addresses.allocation(start) is None:
+                        launcher.addresses.add(Allocation(start, memory.size, device=memory.device))
+                        added.append(start)
+        try:
+            launcher.judge(self.function, launcher.compute(self.function, self.shape, bytes(arguments)), stream)
+        finally:
+            for start in added:
+                launcher.addresses.remove(start)
+
+
+def words(kernel: ptx.Kernel, arguments: bytes) -> Iterator[tuple[int, int]]:
+    """Where an argument may be a pointer, and to where: structures are looked through word by word."""
+    for parameter in kernel.parameters:
+        for offset in range(parameter.offset, parameter.offset + parameter.size - 7, 8):
+            yield offset, struct.unpack_from("<Q", arguments, offset)[0]
+
+
+class Launcher:
+    """Launches of one emulation."""
+
+    def __init__(self, state: State, addresses: TensorAddresses) -> None:
+        self.state = state
+        self.addresses = addresses
+        self._seen: Counter[tuple[str, Shape]] = Counter()
+
+    def launch(self, function: Function, shape: Shape, arguments: bytes, stream: Stream) -> None:
+        """Compute a kernel, and put it on a stream: now, and in each replay of the graph that is captured."""
+        if self.state.no_data:
+            raise UnsupportedError(
+                f"the CUDA kernel {demangled(function.name)!r} needs values to run on, and a rehearsal without data "
+                "has none: run it with data"
+            )
+        made = Launched(self, function, shape, arguments)
+        dispatch = emulation()
+        if dispatch is None or dispatch.recorder is None or stream.capture is None:  # another stream's work runs now
+            made.submit(stream)
+            return
+        pointers = self._pointers(function.kernel, arguments)
+        with torch._C._DisableTorchDispatch():  # these are no operators of the program
+            known = [(found, self.addresses.tensor(found)) for found in pointers]
+        captured = [found for found, tensor in known if tensor is not None]
+        tensors = tuple(tensor for _, tensor in known if tensor is not None)
+
+        def compute(*_: torch.Tensor) -> list[int]:
+            written = made.submit(stream)
+            return [at for at, memory in enumerate(captured) if memory.start in written]
+
+        def repeat(*given: torch.Tensor) -> None:
+            made.repeat(stream, captured, given)
+
+        again = LaunchPlan(Again(f"cuda::{demangled(function.name)}", repeat))
+        capturing: Capturing = dispatch.recorder  # type: ignore[assignment]
+        capturing.launched(again, compute, tensors)
+
+    def compute(self, function: Function, shape: Shape, arguments: bytes) -> ptx.Launch:
+        """The values of a launch, and what it did."""
+        pointers = self._pointers(function.kernel, arguments)
+        checks = self._checks(function, shape)
+        if checks != "none":
+            for allocation in pointers:
+                self.addresses.mark_unwritten(allocation)
+        local = self.state.local
+        inner, local.inner = local.inner, True
+        try:
+            return function.kernel.launch(
+                shape.grid, shape.block, shape.shared_bytes, arguments,
+                memory=self.addresses, checks=checks, output=_print,
+            )  # fmt: skip
+        finally:
+            local.inner = inner
+            for allocation in pointers:
+                self.addresses.take_back(allocation)
+
+    def _checks(self, function: Function, shape: Shape) -> ptx.Checks:
+        key = function.name, shape
+        self._seen[key] += 1
+        asked: ptx.Checks = self.state.check_kernels
+        return "all" if asked == "sample" and self._seen[key] <= WHOLE else asked
+
+    def _pointers(self, kernel: ptx.Kernel, arguments: bytes) -> list[Allocation]:
+        """The memory that parameters point to."""
+        found = [self.addresses.allocation(address) for _, address in words(kernel, arguments)]
+        return list({known.start: known for known in found if known is not None}.values())
+
+    def ordered(self, reads: Ranges, writes: Ranges, stream: Stream) -> None:
+        """Tell the order of accesses what the work just submitted reads and writes, as ranges of addresses here."""
+        found: list[list[tuple[Tag, int, int]]] = []
+        for spans in (reads, writes):
+            found.append([])
+            for start, end in spans:
+                known = self.addresses.allocation(start)
+                tag = None if known is None else tag_in(known)
+                if known is not None and tag is not None:
+                    found[-1].append((tag, start - known.start, end - known.start))
+        self.state.order.kernel(found[0], found[1], stream, self.state.site())
+
+    # ------------------------------------------------------------------ what is wrong
+
+    def judge(self, function: Function, result: ptx.Launch, stream: Stream) -> None:
+        state, machine = self.state, self.state.machine
+        launched = str(machine.trace.sites[state.site()])
+        name = demangled(function.name)
+        for fault in result.faults:
+            if fault.kind not in CODES or (fault.kind == "warp-race" and fault.volatile):
+                continue  # code from before Volta relies on lockstep, and says so by `volatile`
+            argument = parameter_names(fault.file, name, fault.argument)
+            message = fault.message.replace(fault.argument, argument) if fault.argument else fault.message
+            detail = (
+                ("kernel", name), ("kind", fault.kind), ("argument", argument), ("found", message),
+                ("launched", launched), ("count", fault.count), ("operator", f"cuda::{name}"),
+            )  # fmt: skip
+            site = Site(fault.file, fault.line)
+            machine.note(state.host(), Note(CODES[fault.kind], site, detail), machine.trace.sites.number(site))
+        if result.trap is not None and state.failure is None:
+            self._fail(name, result, stream)
+
+    def _fail(self, name: str, result: ptx.Launch, stream: Stream) -> None:
+        """The kernel ended with an error, which surfaces where the host next waits."""
+        dispatch: Dispatch | None = emulation()
+        if dispatch is None:
+            return
+        error = errors.by_name().get(result.trap or "", errors.table()[errors.LAUNCH_FAILURE])
+        last = result.faults[-1] if result.faults else None
+        note = f"in the CUDA kernel {name!r}"
+        if last is not None:
+            note = f"{last.file}:{last.line}: {last.message}, {note}"
+        self.state.failure = asserts.Failure(dispatch, stream, stream.epoch, error.text, error.name, note)
+
+
+def _print(text: str) -> None:
+    """What a kernel prints."""
+    sys.stdout.write(text)

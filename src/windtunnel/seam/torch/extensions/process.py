@@ -1,0 +1,161 @@
+"""PyTorch's emulation, as the emulated CUDA driver needs it."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from windtunnel.machine.clock import HostThread
+from windtunnel.machine.stream import Stream
+from windtunnel.seam.cuda_runtime import errors
+from windtunnel.seam.cuda_runtime.driver import Driver
+from windtunnel.seam.cuda_runtime.limits import Shape
+from windtunnel.seam.cuda_runtime.modules import Function, Modules
+from windtunnel.seam.torch.extensions.launches import Launcher
+from windtunnel.seam.torch.extensions.tensors import TensorAddresses
+from windtunnel.seam.torch.plans.messages import cuda_error
+from windtunnel.seam.torch.state.state import State, stream_by_id
+from windtunnel.seam.torch.state.stream_ids import handle
+from windtunnel.seam.torch.tags import device_of
+
+PER_THREAD = 2
+"""cudaStreamPerThread; 1 is cudaStreamLegacy."""
+
+
+class TorchProcess:
+    """One emulation, for the driver; it also answers what the library asks for PyTorch's own functions."""
+
+    def __init__(self, state: State, modules: Modules) -> None:
+        self.state = state
+        self.machine = state.machine
+        self.addresses = TensorAddresses(state)
+        self.driver = Driver(self, modules)
+        self.launcher = Launcher(state, self.addresses)
+        state.notes.at_end.append(self.driver.tell)
+        self.driver.calls.update(
+            tensor_device=self.tensor_device,
+            torch_error=self.torch_error,
+            current_stream=self.current_stream,
+            new_stream=self.pool_stream,
+            external_stream=self.external_stream,
+            set_stream=self.set_stream,
+            stream_handle=self.stream_handle,
+        )
+
+    def answer(self, name: str, arguments: tuple[int, ...]) -> int:
+        """What the library's call gives; PyTorch's exception of a context that is lost is CUDA's error."""
+        try:
+            return self.driver.answer(name, arguments)
+        except RuntimeError:
+            if self.lost() and name.startswith("cuda"):
+                return self.lost()
+            raise
+
+    # ------------------------------------------------------------------ what the driver needs
+
+    def begin(self) -> None:
+        """CUDA is used."""
+        if self.state.visible is None:
+            torch.cuda._lazy_init()
+        self.state.use(self.state.local.device)
+
+    def device(self) -> int:
+        """This thread's current device."""
+        return int(self.state.local.device)
+
+    def set_device(self, index: int) -> None:
+        """Make another one current."""
+        self.begin()
+        self.state.local.device = index
+
+    def device_count(self) -> int:
+        """How many devices the program sees."""
+        return int(self.state.device_count())
+
+    def host(self) -> HostThread:
+        """This thread's clock."""
+        return self.state.host()
+
+    def site(self) -> int:
+        """The program's line."""
+        return self.state.site()
+
+    def note(self, code: str, site: int, **detail: str | int) -> None:
+        """Record a fact at a line of the program."""
+        self.state.notes.note(code, site, **detail)
+
+    def stream(self, handle: int) -> Stream:
+        """The stream behind a handle."""
+        if handle in (1, PER_THREAD):
+            handle = 0
+        return self.state.external_stream(self.device(), handle)
+
+    def new_stream(self, priority: int) -> int:
+        """A new stream, as its handle."""
+        self.begin()
+        return handle(self.state.new_stream(self.device(), priority))
+
+    def lost(self) -> int:
+        """The error of a context that is lost, once the host has heard of it."""
+        failure = self.state.failure
+        if failure is None or not getattr(failure, "surfaced", False):
+            return 0
+        known = errors.by_name().get(getattr(failure, "name", ""))
+        return errors.LAUNCH_FAILURE if known is None else known.code
+
+    def launch(self, function: Function, shape: Shape, arguments: bytes, stream: Stream) -> None:
+        """Compute a kernel, and put it on a stream."""
+        self.launcher.launch(function, shape, arguments, stream)
+
+    def copied(self, source: int, destination: int, size: int, stream: Stream) -> None:
+        """Tell the order of accesses of a transfer."""
+        reads, writes = [[(a, a + size)] if a else [] for a in (source, destination)]
+        self.launcher.ordered(reads, writes, stream)
+
+    # ------------------------------------------------------------------ PyTorch's functions
+
+    def tensor_device(self, address: int) -> int:
+        """The emulated device of a tensor, by the address of its Python object."""
+        return device_of(_tensor_at(address))
+
+    def torch_error(self, code: int) -> int:
+        """Raise what C10_CUDA_CHECK throws."""
+        error = errors.table().get(code, errors.table()[999])
+        failure = self.state.failure
+        if failure is not None and self.lost() == code:
+            failure.surface()
+        raise cuda_error(error.text, error.name, blocking=self.machine.blocking)
+
+    def current_stream(self, device: int) -> int:
+        """The id of the current stream."""
+        self.begin()
+        state = self.state
+        stream = state.local.streams[device]
+        stream = state.order.current(device, stream) if self.machine.concurrent else stream
+        return int(state.current_id(stream))
+
+    def pool_stream(self, device: int, priority: int) -> int:
+        """The id of a stream of the pool."""
+        self.begin()
+        return int(self.state.stream_id(self.state.new_stream(device, max(-3, min(0, priority)))))
+
+    def external_stream(self, device: int, handle: int) -> int:
+        """The id of a stream that another library made."""
+        return int(self.state.stream_id(self.state.external_stream(device, handle)))
+
+    def set_stream(self, device: int, stream_id: int) -> int:
+        """Make a stream current."""
+        self.state.set_stream(device, stream_id)
+        return 0
+
+    def stream_handle(self, device: int, stream_id: int) -> int:
+        """What the driver calls a stream."""
+        found = stream_by_id(self.state, device, stream_id)
+        return handle(found) if stream_id & 1 or not stream_id else stream_id
+
+
+def _tensor_at(address: int) -> torch.Tensor:
+    """A tensor by the address of its Python object."""
+    found: torch.Tensor = ctypes.cast(address, ctypes.py_object).value
+    return found

@@ -1,0 +1,136 @@
+"""Which tensor's memory lies at an address here: what a kernel is given are addresses of this process."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import deque
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from windtunnel.machine.device import Device
+from windtunnel.machine.memory.blocks import Block
+from windtunnel.machine.memory.driver import PAGE_BYTES
+from windtunnel.seam.cuda_runtime.addresses import AddressMap, Allocation
+from windtunnel.seam.cuda_runtime.memory import Pages
+from windtunnel.seam.torch.state.blank import unwritten
+from windtunnel.seam.torch.state.state import State
+from windtunnel.seam.torch.tags import Storage, Tag, bytes_in, storage_of
+
+POINTER = torch._C.StorageBase.data_ptr  # type: ignore[attr-defined]
+SYNTHETIC = 1 << 45
+"""Where memory lies for host code that has none here: of tensors without values."""
+
+
+class TensorAddresses(AddressMap):
+    """The memory of a program's tensors on devices, from the moment that it can be asked for."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.state = state
+        self._blocks: dict[int, int] = {}  # where a block's memory begins here, by the block's identity
+        self._held: dict[int, int] = {}  # and the other way: which block the memory that begins there has now
+        self._storages: dict[int, weakref.ref[Storage]] = {}
+        self._dead: deque[int] = deque()
+        self._joined = False
+
+    def join(self) -> None:
+        """Begin to follow tensors; those that live already are looked for."""
+        if self._joined:
+            return
+        self._joined = True
+        self.state.observers.join(placed=self._placed, died=self._died, moved=self._placed)
+        for found in gc.get_objects():
+            if issubclass(type(found), torch.Tensor):
+                self._adopt(found)
+
+    def leave(self) -> None:
+        """Follow them no more."""
+        if self._joined:
+            self._joined = False
+            self.state.observers.leave(placed=self._placed, died=self._died, moved=self._placed)
+
+    def allocation(self, address: int) -> Allocation | None:
+        """The memory that an address is in."""
+        self._drain()
+        return super().allocation(address)
+
+    def tensor(self, allocation: Allocation) -> torch.Tensor | None:
+        """The bytes of a tensor's memory, as a tensor that shares them."""
+        found = self._storages.get(allocation.start)
+        storage = None if found is None else found()
+        return None if storage is None else bytes_in(storage)
+
+    def mark_unwritten(self, allocation: Allocation) -> None:
+        """Say which bytes of a tensor nobody wrote, for a launch that looks at them and clears what it writes."""
+        tag = tag_in(allocation)
+        blank = None if tag is None else unwritten(tag, allocation.size, 0)
+        if blank is not None:
+            self.add(replace(allocation, blank=blank.data))
+
+    def take_back(self, allocation: Allocation) -> None:
+        """After a launch, forget the bytes that nobody wrote where none is left."""
+        tag = tag_in(allocation)
+        if tag is not None and isinstance(tag.blank, np.ndarray) and not tag.blank.any():
+            tag.blank = None
+        known = self.before(allocation.start)
+        if known is not None and known.blank is not None:
+            self.add(replace(known, blank=None))
+
+    def mapped(self, address: int) -> bool:
+        """Whether a device has memory there, of whomever: then its hardware does not notice the access."""
+        near = self.before(address)
+        if near is not None and isinstance(near.owner, Pages):  # which the driver gives in whole pages
+            return address < near.start + -(-near.size // PAGE_BYTES) * PAGE_BYTES
+        tag = None if near is None else tag_in(near)
+        if near is None or tag is None or not isinstance(tag.block, Block):
+            return False
+        there = tag.block.address + address - near.start
+        segments = self.state.device(near.device).allocator.segments.values()
+        return any(segment.address <= there < segment.address + segment.size for segment in segments)
+
+    def of(self, tensor: torch.Tensor) -> int:
+        """Where host code finds a tensor's data; one without values gets an address that stands for it."""
+        storage = storage_of(tensor)
+        block = storage._wt.block
+        base = int(POINTER(storage)) or (SYNTHETIC + block.address if isinstance(block, Block) else 0)
+        return base + int(tensor.storage_offset()) * tensor.element_size()
+
+    def _adopt(self, tensor: torch.Tensor) -> None:
+        try:
+            storage = storage_of(tensor)
+        except (NotImplementedError, RuntimeError):
+            return
+        tag = storage._wt
+        if tag.device >= 0 and tag.frees is self.state.device(tag.device).frees:
+            self._placed(storage, tag.device, tag)
+
+    def _placed(self, storage: Storage, index: int, tag: Tag) -> None:
+        self._drain()
+        block = tag.block
+        if not isinstance(block, Block):
+            return
+        start = int(POINTER(storage)) or SYNTHETIC + block.address
+        self._blocks[id(block)], self._held[start] = start, id(block)
+        self.add(Allocation(start, tag.size, "", device=index, owner=weakref.ref(tag)))
+        self._storages[start] = weakref.ref(storage)
+
+    def _died(self, device: Device, block: Block) -> None:
+        self._dead.append(id(block))
+
+    def _drain(self) -> None:
+        while self._dead:
+            block = self._dead.popleft()
+            start = self._blocks.pop(block, -1)
+            if self._held.get(start) == block:  # a storage that was placed anew has another one
+                del self._held[start]
+                self._storages.pop(start, None)
+                self.remove(start)
+
+
+def tag_in(allocation: Allocation) -> Tag | None:
+    """The tag of the tensor that an allocation is of; not held, since its end is the memory's."""
+    found = allocation.owner() if isinstance(allocation.owner, weakref.ref) else None
+    return found if isinstance(found, Tag) else None

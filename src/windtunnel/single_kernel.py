@@ -1,0 +1,214 @@
+"""One CUDA kernel alone: compiled, run on made-up arguments, checked, counted and priced; no framework is needed."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from windtunnel import ptx
+from windtunnel.compiler.kernels import compile_file
+from windtunnel.cost.families.cuda_kernels import signature
+from windtunnel.cost.model import CostModel
+from windtunnel.errors import UsageError
+from windtunnel.gpus import Gpu
+from windtunnel.seam.cuda_runtime import errors, limits
+from windtunnel.seam.cuda_runtime.addresses import AddressMap, Allocation
+from windtunnel.seam.cuda_runtime.limits import Shape
+from windtunnel.seam.cuda_runtime.names import demangled, parameter_names, split
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+LAUNCH = re.compile(r"^\s*(?P<name>[\w:<>, ]+?)\s*<<<(?P<shape>.*?)>>>\s*\((?P<arguments>.*)\)\s*;?\s*$", re.DOTALL)
+ARRAY = re.compile(r"^(?P<kind>[\w ]+?)\s*\[\s*(?P<size>[\d *]+)\s*\](?:\s*=\s*(?P<fill>\S+))?$")
+TYPES = {
+    "float": "float32", "double": "float64", "half": "float16", "__half": "float16", "bfloat16": "bfloat16",
+    "__nv_bfloat16": "bfloat16", "int": "int32", "unsigned": "uint32", "unsigned int": "uint32", "long": "int64",
+    "long long": "int64", "unsigned long long": "uint64", "short": "int16", "char": "int8", "unsigned char": "uint8",
+    "bool": "bool",
+}  # fmt: skip
+ALIGNMENT = 256
+"""At which cudaMalloc gives memory (CUDA C++ Programming Guide, "Device Memory Accesses")."""
+
+
+@dataclass
+class Array:
+    """An array that the kernel gets a pointer to."""
+
+    name: str
+    values: NDArray[np.generic]
+    before: bytes
+    kind: str
+
+    @property
+    def address(self) -> int:
+        """Where it lies."""
+        return int(self.values.ctypes.data)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one launch came to; `time_ns` is None where nothing prices it."""
+
+    kernel: str
+    gpu: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    refused: str
+    error: str
+    faults: tuple[dict[str, object], ...]
+    counters: dict[str, object]
+    time_ns: float | None
+    band: float | None
+    arrays: tuple[dict[str, object], ...]
+
+
+def run(path: Path, launch: str, gpu: Gpu, seed: int = 0, checks: ptx.Checks = "all",
+        output: Callable[[str], None] = print) -> Outcome:  # fmt: skip
+    """Compile a file and run one of its kernels as a launch in CUDA's own notation says.
+
+    Raises:
+        UsageError: the launch cannot be read, or does not fit the kernel.
+        CompileError: the file does not compile.
+    """
+    found = LAUNCH.match(launch)
+    if found is None:
+        raise UsageError(
+            f"{launch!r} is no launch: write one as f<<<(grid), (block), shared bytes>>>(float[1024], 2.5, 1024)"
+        )
+    name = found["name"].strip()
+    shape = _shape(found["shape"])
+    text = compile_file(path, gpu.compute_capability)
+    module = ptx.load(text)
+    kernel = _kernel(module, name, path)
+    words = [word.strip() for word in split(found["arguments"])]
+    if len(words) != len(kernel.parameters):
+        raise UsageError(f"{name} takes {len(kernel.parameters)} arguments, and the launch gives {len(words)}")
+    arrays, block = _arguments(kernel, words, seed, path, name)
+    refused = limits.refusal(
+        shape, gpu, kernel.max_threads, kernel.shared_bytes,
+        gpu.shared_memory_per_block_optin_bytes - kernel.shared_bytes, False,
+    )  # fmt: skip
+    if refused:
+        error = errors.table()[refused]
+        return Outcome(name, gpu.key, *shape, f"{error.name}: {error.text}", "", (), {}, None, None, ())
+    memory = AddressMap()
+    for array in arrays:
+        blank = bytearray(b"\1" * array.values.nbytes) if array.before == b"" else None
+        memory.add(Allocation(array.address, array.values.nbytes, array.name, blank=blank))
+    result = kernel.launch(
+        shape.grid, shape.block, shape.shared_bytes, block, memory=memory, checks=checks, schedule=seed, output=output
+    )
+    return _outcome(path, kernel, shape, gpu, arrays, result)
+
+
+def _outcome(
+    path: Path, kernel: ptx.Kernel, shape: Shape, gpu: Gpu, arrays: list[Array], result: ptx.Launch
+) -> Outcome:
+    name = demangled(kernel.name)
+    faults = []
+    for fault in result.faults:
+        argument = parameter_names(fault.file or str(path), name, fault.argument)
+        message = fault.message.replace(fault.argument, argument) if fault.argument else fault.message
+        faults.append({**asdict(fault), "message": message, "argument": argument})
+    price = CostModel(gpu).kernel(signature(name, result.counters))
+    counters = {
+        key: dict(value) if isinstance(value, dict) else value for key, value in asdict(result.counters).items()
+    }
+    return Outcome(
+        name, gpu.key, *shape, "", result.trap or "", tuple(faults), counters, price.duration_ns, price.band,
+        tuple(_described(array) for array in arrays),
+    )  # fmt: skip
+
+
+def _described(array: Array) -> dict[str, object]:
+    values = array.values
+    changed = array.before != values.tobytes()
+    return {"name": array.name, "type": array.kind, "size": int(values.size), "changed": changed,
+            "first": [float(value) for value in values[:4]] if array.kind != "bfloat16" else []}  # fmt: skip
+
+
+def _kernel(module: ptx.Module, name: str, path: Path) -> ptx.Kernel:
+    wanted = name.replace(" ", "")
+    for known, kernel in module.kernels.items():
+        if known == name or demangled(known).replace(" ", "") == wanted or demangled(known).rpartition("::")[2] == name:
+            return kernel
+    names = ", ".join(demangled(known) for known in module.kernels) or "none"
+    raise UsageError(f"{path} has no kernel {name!r}; there are: {names}")
+
+
+def _shape(text: str) -> Shape:
+    parts = split(text)
+    if not 2 <= len(parts) <= 4:
+        raise UsageError(
+            f"<<<{text}>>> is no configuration: write <<<grid, block>>> or <<<grid, block, shared bytes>>>"
+        )
+    sizes = [[int(number) for number in re.findall(r"\d+", part)] for part in parts[:3]]
+    grid, block = ((*size, 1, 1, 1)[:3] for size in sizes[:2])
+    return Shape((grid[0], grid[1], grid[2]), (block[0], block[1], block[2]), sizes[2][0] if len(sizes) > 2 else 0)
+
+
+def _arguments(kernel: ptx.Kernel, words: list[str], seed: int, path: Path, name: str) -> tuple[list[Array], bytes]:
+    arrays: list[Array] = []
+    made = bytearray()
+    for at, (word, parameter) in enumerate(zip(words, kernel.parameters, strict=True)):
+        array = ARRAY.match(word)
+        if array is not None:
+            label = parameter_names(str(path), name, f"argument {at}")
+            arrays.append(_array(label, array["kind"].strip(), array["size"], array["fill"], seed + at))
+            value = struct.pack("<Q", arrays[-1].address)
+        else:
+            value = _scalar(word, parameter.size)
+        made += b"\0" * (parameter.offset - len(made)) + value[: parameter.size].ljust(parameter.size, b"\0")
+    return arrays, bytes(made)
+
+
+def _array(name: str, kind: str, size: str, fill: str | None, seed: int) -> Array:
+    import numpy as np
+
+    if kind not in TYPES:
+        raise UsageError(f"{kind}[{size}] is an array of no known type; there are: {', '.join(TYPES)}")
+    count = 1
+    for factor in re.findall(r"\d+", size):
+        count *= int(factor)
+    dtype = TYPES[kind]
+    random = np.random.default_rng(seed)
+    values: NDArray[np.generic]
+    if dtype == "bfloat16":
+        values = (random.standard_normal(count).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    elif dtype.startswith("float"):
+        values = random.standard_normal(count).astype(dtype)
+    else:
+        values = random.integers(0, 2 if dtype == "bool" else 100, count).astype(dtype)
+    if fill is not None and fill != "empty":
+        values = np.full(count, float(fill)).astype("uint16" if dtype == "bfloat16" else dtype)
+    if fill == "empty":
+        values = np.zeros(count, values.dtype)
+    return Array(name, _aligned(values), b"" if fill == "empty" else values.tobytes(), dtype)
+
+
+def _aligned(values: NDArray[np.generic]) -> NDArray[np.generic]:
+    """The same values where a device's memory could begin."""
+    import numpy as np
+
+    room = np.zeros(values.nbytes + ALIGNMENT, np.uint8)
+    skipped = -int(room.ctypes.data) % ALIGNMENT
+    made = room[skipped : skipped + values.nbytes].view(values.dtype)
+    made[:] = values
+    return made
+
+
+def _scalar(word: str, size: int) -> bytes:
+    text = word.rstrip("fFuUlL") if not word.lower().startswith("0x") else word
+    try:
+        if "." in text or ("e" in text.lower() and not text.lower().startswith("0x")) or word.lower().endswith("f"):
+            return struct.pack("<f" if size == 4 else "<d", float(text))
+        return int(text, 0).to_bytes(max(size, 8), "little", signed=int(text, 0) < 0)
+    except (ValueError, OverflowError):
+        raise UsageError(f"{word!r} is neither a number nor an array such as float[1024]") from None

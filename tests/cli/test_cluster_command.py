@@ -1,0 +1,78 @@
+"""`windtunnel run --cluster`: a program as every rank of a cluster."""
+
+import re
+import sys
+
+import pytest
+
+PROGRAM = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+x = torch.ones(1 << 20, device="cuda")
+dist.all_reduce(x)
+torch.cuda.synchronize()
+line = f"rank {dist.get_rank()} of {dist.get_world_size()} on {torch.cuda.device_count()} GPUs\\n"
+print(line, end="", flush=True)  # at once: the other rank prints too
+dist.destroy_process_group()
+"""
+NEIGHBOURS = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+x = torch.ones(1 << 20, device="cuda")
+pairs = [dist.new_group([first, first + 1]) for first in range(0, dist.get_world_size(), 2)]
+rank = dist.get_rank()
+if rank % 2:
+    dist.recv(x, rank - 1, group=pairs[rank // 2])
+else:
+    dist.send(x, rank + 1, group=pairs[rank // 2])
+torch.cuda.synchronize()
+"""
+
+
+@pytest.mark.long
+def test_two_processes_play_all_ranks(windtunnel, tmp_path):
+    (tmp_path / "train.py").write_text(PROGRAM)
+    done = windtunnel("run", "--cluster", "4x8xA100", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["rank 0 of 32 on 8 GPUs", "rank 31 of 32 on 8 GPUs"]
+    assert "EMULATED on 32 x NVIDIA A100" in done.stderr
+    assert "32 ranks by 2 processes: rank 0 stands for 0-31, checked with 31" in done.stderr
+    assert "4 nodes, DGX A100, 8 x HDR InfiniBand, assumed" in done.stderr
+
+
+@pytest.mark.long
+def test_messages_make_their_group_represented(windtunnel, tmp_path):
+    (tmp_path / "pairs.py").write_text(NEIGHBOURS)
+    done = windtunnel("run", "--cluster", "4x8xA100", "-v", "--trace", "out.trace", "pairs.py")
+    assert done.returncode == 0, done.stderr
+    assert re.search("rank (0 and rank 1|31 and rank 30), which is not played, exchange a message", done.stderr)
+    assert "rank 0 stands for 0-30 by 2, checked with 30; rank 1 stands for 1-31 by 2, checked with 31" in done.stderr
+    assert {path.name for path in tmp_path.glob("*.trace")} == {
+        "out.trace", "out.rank1.trace", "out.rank30.trace", "out.rank31.trace",
+    }  # fmt: skip
+
+
+WHERE = """
+import os, torch, torch.distributed as dist
+from pathlib import Path
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.barrier()
+if dist.get_rank() == 0:
+    port = f":{int(os.environ['MASTER_PORT']):04X}"
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()]
+    print([row[1] for row in rows if row[3] == "0A" and row[1].endswith(port)])
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says where a process listens")
+@pytest.mark.parametrize(
+    "ranks", [["--cluster", "1x2xA100"], ["--gpus", "2xA100", "--nproc-per-node", "2", "--local-addr", "127.0.0.1"]]
+)
+def test_the_ranks_store_listens_to_this_machine_alone(windtunnel, tmp_path, ranks):
+    (tmp_path / "where.py").write_text(WHERE)
+    done = windtunnel("run", "-q", *ranks, "where.py")
+    assert re.fullmatch(r"\['0100007F:[0-9A-F]{4}'\]\n", done.stdout), done.stderr

@@ -1,0 +1,141 @@
+"""Extensions with CUDA sources, unmodified, beside PyTorch's own values."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from windtunnel import emulate
+from windtunnel.errors import UnsupportedError
+from windtunnel.session import Session
+
+pytestmark = pytest.mark.long
+SOURCE = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAGuard.h>
+template <typename T> __global__ void row_sum_kernel(const T *__restrict__ x, T *__restrict__ out, int64_t cols) {
+  extern __shared__ float s[];
+  float v = 0;
+  for (int64_t i = threadIdx.x; i < cols; i += blockDim.x) v += static_cast<float>(x[blockIdx.x * cols + i]);
+  s[threadIdx.x] = v;
+  __syncthreads();
+  for (int k = blockDim.x / 2; k > 0; k >>= 1) {
+    if (threadIdx.x < k) s[threadIdx.x] += s[threadIdx.x + k];
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) out[blockIdx.x] = static_cast<T>(s[0]);
+}
+torch::Tensor row_sum(torch::Tensor x) {
+  TORCH_CHECK(x.is_cuda(), "x must be a CUDA tensor");
+  const c10::cuda::CUDAGuard guard(x.device());
+  auto out = torch::empty({x.size(0)}, x.options());
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "row_sum", [&] {
+    row_sum_kernel<scalar_t><<<x.size(0), 128, 128 * sizeof(float), at::cuda::getCurrentCUDAStream()>>>(
+        x.data_ptr<scalar_t>(), out.data_ptr<scalar_t>(), x.size(1)); });
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return out;
+}
+torch::Tensor too_many(torch::Tensor x) {
+  row_sum_kernel<float><<<1, 2048>>>(x.data_ptr<float>(), x.data_ptr<float>(), 1);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return x;
+}
+torch::Tensor unchecked(torch::Tensor x) {
+  row_sum_kernel<float><<<1, 2048>>>(x.data_ptr<float>(), x.data_ptr<float>(), 1);
+  return x;
+}
+torch::Tensor leaking(torch::Tensor x) {
+  static void *kept = nullptr;
+  if (!kept) cudaMalloc(&kept, 1024);
+  void *scratch;
+  cudaMalloc(&scratch, 4096);
+  return x + 1;
+}
+torch::Tensor on_host(torch::Tensor x) { return x.to(at::kCPU).to(at::kCUDA); }
+void silu(torch::Tensor &out, const torch::Tensor &in) { out.copy_(in * at::sigmoid(in)); }
+TORCH_LIBRARY(windtunnel_tests, m) { m.def("silu(Tensor! out, Tensor x) -> ()"); m.impl("silu", torch::kCUDA, &silu); }
+"""
+FUNCTIONS = ["row_sum", "too_many", "unchecked", "leaking", "on_host"]
+DECLARED = "\n".join(f"torch::Tensor {name}(torch::Tensor x);" for name in FUNCTIONS)
+
+
+def built():
+    cpp_extension = importlib.import_module("torch.utils.cpp_extension")
+    return cpp_extension.load_inline("row_sums", DECLARED, SOURCE, functions=FUNCTIONS)
+
+
+def test_an_extension_computes_and_refuses_as_on_a_gpu(session: Session) -> None:
+    module = built()
+    tolerances = {torch.float32: 1e-4, torch.float64: 1e-4, torch.float16: 5e-2, torch.bfloat16: 0.3}
+    for dtype, tolerance in tolerances.items():
+        x = torch.randn(30, 300, device="cuda").to(dtype)
+        found = module.row_sum(x)
+        assert found.device == x.device
+        assert (found.double() - x.double().sum(1)).abs().max() < tolerance
+    with pytest.raises(RuntimeError, match="x must be a CUDA tensor"):
+        module.row_sum(torch.randn(3, 3))
+    with pytest.raises(RuntimeError, match="CUDA error: invalid argument"):
+        module.too_many(torch.zeros(4, device="cuda"))
+    assert module.on_host(torch.ones(3, device="cuda")).device == torch.device("cuda", 0)
+
+
+def test_memory_of_results_is_given_back(session: Session) -> None:
+    module, x = built(), torch.randn(64, 1000, device="cuda")
+    allocated = set()
+    for _ in range(4):
+        y = module.row_sum(x)
+        allocated.add(torch.cuda.memory_allocated())
+    assert y.shape == (64,)
+    assert len(allocated) <= 2
+
+
+def test_an_operator_registered_in_cpp_runs_on_the_device(session: Session) -> None:
+    built()
+    x = torch.randn(5, device="cuda")
+    out = torch.empty_like(x)
+    torch.ops.windtunnel_tests.silu(out, x)
+    torch.testing.assert_close(out, F.silu(x))
+
+
+def test_gradients_go_through_a_function_of_the_programs_own(session: Session) -> None:
+    module = built()
+
+    class RowSum(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            context.shape = x.shape
+            return module.row_sum(x)
+
+        @staticmethod
+        def backward(context, gradient):
+            return gradient[:, None].expand(context.shape)
+
+    x = torch.randn(6, 10, device="cuda", requires_grad=True)
+    RowSum.apply(x * 2).sum().backward()
+    assert torch.equal(x.grad, torch.full_like(x, 2.0))
+
+
+def test_a_function_that_is_not_there_is_named(session: Session) -> None:
+    cpp_extension = importlib.import_module("torch.utils.cpp_extension")
+    code = "#include <torch/extension.h>\nextern void cufftSomething(); void f() { cufftSomething(); }"
+    with pytest.raises(UnsupportedError, match="cufftSomething"):
+        cpp_extension.load_inline("missing", "void f();", code, functions=["f"])
+
+
+def test_an_error_that_nobody_reads_and_memory_that_nobody_frees_are_found() -> None:
+    with emulate("H100") as session:
+        module, x = built(), torch.zeros(4, device="cuda")
+        with pytest.raises(RuntimeError, match="invalid argument"):
+            module.too_many(x)
+        for _ in range(5):
+            module.leaking(x)
+        module.unchecked(x)
+    found = {finding.code: finding for finding in session.findings() if finding.code.startswith("cuda-")}
+    assert set(found) == {"cuda-leak", "cuda-unchecked-launch"}
+    assert "cudaMalloc was called" in found["cuda-leak"].message
+    assert "row_sum_kernel" in found["cuda-unchecked-launch"].message
+    assert "invalid argument" in found["cuda-unchecked-launch"].message

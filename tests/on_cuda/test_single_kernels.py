@@ -1,0 +1,162 @@
+"""`torch.cuda._compile_kernel`, jiterator and `windtunnel kernel`, beside PyTorch's own values."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from helpers.schemas import conforms
+from windtunnel import emulate, gpus
+from windtunnel.errors import UnsupportedError
+from windtunnel.session import Session
+from windtunnel.single_kernel import run
+
+SAXPY = r"""
+__global__ void saxpy(const float *x, float *y, float a, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  y[i] = a * x[i] + y[i];
+}
+"""
+
+
+def test_a_compiled_kernel_computes(session: Session) -> None:
+    code = 'extern "C" __global__ void add(const float *a, const float *b, float *c, int n) {\n'
+    code += "int i = threadIdx.x + blockIdx.x * blockDim.x; if (i < n) c[i] = a[i] + b[i]; }"
+    kernel = torch.cuda._compile_kernel(code, "add")
+    a, b = torch.rand(1000, device="cuda"), torch.rand(1000, device="cuda")
+    c = torch.empty_like(a)
+    kernel(grid=(4, 1, 1), block=(256, 1, 1), args=[a, b, c, a.numel()])
+    assert torch.equal(c, a + b)
+    with pytest.raises(ValueError, match="must be CUDA tensors or pinned"):
+        kernel(grid=(4, 1, 1), block=(256, 1, 1), args=[a.cpu(), b, c, a.numel()])
+    with pytest.raises(RuntimeError, match="CUDA error: invalid argument"):
+        kernel(grid=(1, 1, 1), block=(2048, 1, 1), args=[a, b, c, a.numel()])
+
+
+def test_an_instance_of_a_template_is_compiled(session: Session) -> None:
+    code = "template <typename T, int N> __global__ void scale(T *x) { x[threadIdx.x] *= N; }"
+    kernel = torch.cuda._compile_kernel(code, "scale<float, 3>")
+    x = torch.arange(8.0, device="cuda")
+    kernel(block=(8, 1, 1), args=[x])
+    assert x.tolist() == [3.0 * i for i in range(8)]
+
+
+def test_an_atomic_function_of_16_bits_touches_16_bits(tmp_path: Path) -> None:
+    file = tmp_path / "sum.cu"
+    code = "#include <cuda_fp16.h>\n"
+    file.write_text(code + "__global__ void sum(__half *h) { atomicAdd(h, __float2half(1.0f)); }")
+    # One element: a function that replaces 32 bits would pass the allocation's end.
+    done = run(file, "sum<<<1, 8>>>(half[1]=0)", gpus.find("H100"))
+    assert not done.faults
+    assert done.arrays[0]["first"] == [8.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_jiterator_computes(session: Session, dtype: torch.dtype) -> None:
+    code = "template <typename T> T f(T x, T y, T alpha) { return -x + alpha * y; }"
+    function = torch.cuda.jiterator._create_jit_fn(code, alpha=1.0)
+    x, y = torch.rand(3, 5, device="cuda").to(dtype), torch.rand(5, device="cuda").to(dtype)
+    wide = torch.float32 if dtype is torch.float16 else dtype  # in which it computes
+    torch.testing.assert_close(function(x, y, alpha=3.0), (-x.to(wide) + 3.0 * y.to(wide)).to(dtype))
+
+
+def test_a_kernel_of_a_file_is_run_and_judged(tmp_path: Path) -> None:
+    file = tmp_path / "saxpy.cu"
+    file.write_text(SAXPY)
+    good = run(file, "saxpy<<<4, 256>>>(float[1024]=2, float[1024]=1, 2.5f, 1024)", gpus.find("H100"))
+    assert not good.faults
+    assert good.arrays[1]["first"] == [6.0] * 4
+    assert good.time_ns is not None
+    wrong = run(file, "saxpy<<<4, 256>>>(float[1000]=2, float[1024]=1, 2.5f, 1024)", gpus.find("H100"))
+    assert [(fault["kind"], fault["line"], fault["argument"]) for fault in wrong.faults] == [("out-of-bounds", 4, "x")]
+
+
+def test_the_command_prints_json(tmp_path: Path) -> None:
+    file = tmp_path / "saxpy.cu"
+    file.write_text(SAXPY)
+    launch = "saxpy<<<(4), (256)>>>(float[1024], float[1024]=empty, 2.5f, 1024)"
+    command = [sys.executable, "-m", "windtunnel", "kernel", str(file), "--launch", launch, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert conforms("kernel", json.loads(done.stdout))
+    assert {fault["kind"] for fault in json.loads(done.stdout)["faults"]} == {"uninitialized-read"}
+
+
+def test_a_graph_computes_a_kernel_in_each_replay(session: Session) -> None:
+    code = "__global__ void twice(const float *x, float *y) { y[threadIdx.x] = 2 * x[threadIdx.x]; }"
+    kernel = torch.cuda._compile_kernel(code, "twice")
+    x, y = torch.arange(8.0, device="cuda"), torch.zeros(8, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel(block=(8, 1, 1), args=[x, y])
+        z = y + 1
+    x.fill_(5.0)
+    graph.replay()
+    assert y.tolist() == [10.0] * 8
+    assert z.tolist() == [11.0] * 8
+
+
+def test_launches_on_two_streams_that_share_memory_are_a_race(session: Session) -> None:
+    kernel = torch.cuda._compile_kernel("__global__ void fill(float *x, int v) { x[threadIdx.x] = v; }", "fill")
+    x, side = torch.zeros(32, device="cuda"), torch.cuda.Stream()
+    kernel(block=(32, 1, 1), args=[x, 1], stream=side)
+    kernel(block=(32, 1, 1), args=[x, 2])
+    assert "unsynchronized-access" in {finding.code for finding in session.findings()}
+
+
+def test_a_failed_assertion_surfaces_at_the_next_wait(session: Session) -> None:
+    code = "#include <cassert>\n__global__ void check(int n) { assert(n < 0); }"
+    kernel = torch.cuda._compile_kernel(code, "check")
+    kernel(block=(2, 1, 1), args=[1])
+    with pytest.raises(RuntimeError, match="device-side assert triggered"):
+        torch.cuda.synchronize()
+    assert "device-assert" in {finding.code for finding in session.findings()}
+
+
+def test_without_data_a_kernel_is_refused() -> None:
+    with emulate("H100", no_data=True):
+        kernel = torch.cuda._compile_kernel("__global__ void fill(float *x) { x[threadIdx.x] = 1; }", "fill")
+        with pytest.raises(UnsupportedError, match="'fill' needs values to run on"):
+            kernel(block=(32, 1, 1), args=[torch.zeros(32, device="cuda")])
+
+
+def test_a_graph_keeps_the_memory_of_results_that_died(session: Session) -> None:
+    code = 'extern "C" __global__ void twice(const float *x, float *y) { y[threadIdx.x] = 2 * x[threadIdx.x]; }'
+    kernel = torch.cuda._compile_kernel(code, "twice")
+
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        y = torch.empty_like(x)
+        kernel(block=(64, 1, 1), args=[x, y])
+        return y
+
+    x, result = torch.ones(64, device="cuda"), torch.zeros(64, device="cuda")
+    twice(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result.copy_(twice(twice(x)))
+    x.fill_(3)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert result.tolist() == [12.0] * 64
+    assert not [finding for finding in session.findings() if finding.severity == "error"]
+
+
+def test_a_kernel_on_another_stream_is_not_in_the_graph(session: Session) -> None:
+    code = 'extern "C" __global__ void twice(const float *x, float *y) { y[threadIdx.x] = 2 * x[threadIdx.x]; }'
+    kernel = torch.cuda._compile_kernel(code, "twice")
+    x, y, z = torch.ones(64, device="cuda"), torch.zeros(64, device="cuda"), torch.zeros(64, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel(block=(64, 1, 1), args=[x, y], stream=torch.cuda.default_stream())
+        z.copy_(y)
+    torch.cuda.synchronize()
+    assert (y[0].item(), z[0].item()) == (2.0, 0.0)
+    x.fill_(3)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert (y[0].item(), z[0].item()) == (2.0, 2.0)

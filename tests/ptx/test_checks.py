@@ -1,0 +1,288 @@
+"""Kernels with one fault each, and their right twins: the kind and the line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pytest
+
+from tests.ptx.cuda import launch, np
+
+
+@dataclass(frozen=True)
+class Program:
+    name: str
+    source: str
+    grid: tuple[int, ...] = (2,)
+    block: tuple[int, ...] = (64,)
+    dynamic: int = 0
+    blank: bool = False
+
+
+PROGRAMS = [
+    Program(
+        "bound",
+        """KERNEL k(float *x, float *y, int n) {
+  int i = blockIdx_x * blockDim_x + threadIdx_x;
+  if (i <= n) y[i] = 2.f;  // fault: out-of-bounds
+}""",
+    ),
+    Program(
+        "bound, right",
+        """KERNEL k(float *x, float *y, int n) {
+  int i = blockIdx_x * blockDim_x + threadIdx_x;
+  if (i < n) y[i] = x[i] * 2.f;
+}""",
+    ),
+    Program(
+        "before the start",
+        """KERNEL k(float *x, float *y, int n) {
+  int i = threadIdx_x;
+  y[i] = x[i - 1];  // fault: out-of-bounds
+}""",
+    ),
+    Program(
+        "null",
+        """KERNEL k(float *x, float *y, int n) {
+  float *p = (float *)(unsigned long)(n * 16);
+  y[threadIdx_x] = p[threadIdx_x];  // fault: out-of-bounds
+}""",
+    ),
+    Program(
+        "shared bound",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ float s[64];
+  s[threadIdx_x] = x[threadIdx_x];
+  __syncthreads();
+  y[threadIdx_x] = s[threadIdx_x + n - 100];
+  if (n == 100) y[threadIdx_x] = s[threadIdx_x + 1];  // fault: shared-out-of-bounds
+}""",
+    ),
+    Program(
+        "dynamic shared bound",
+        """KERNEL k(float *x, float *y, int n) {
+  extern __shared__ float s[];
+  s[threadIdx_x] = x[threadIdx_x];  // fault: shared-out-of-bounds
+}""",
+        dynamic=128,
+    ),
+    Program(
+        "dynamic shared, right",
+        """KERNEL k(float *x, float *y, int n) {
+  extern __shared__ float s[];
+  s[threadIdx_x] = x[threadIdx_x];
+  y[threadIdx_x + blockIdx_x * 50] = s[threadIdx_x];
+}""",
+        dynamic=256,
+        grid=(1,),
+    ),
+    Program(
+        "local bound",
+        """KERNEL k(float *x, float *y, int n) {
+  float a[8];
+  for (int j = 0; j < 8; j++) a[(j * n) & 7] = x[j];
+  if (blockIdx_x == 0) y[threadIdx_x] = a[n & 15];  // fault: local-out-of-bounds
+}""".replace("n & 15", "(n >> 2) & 15"),
+    ),
+    Program(
+        "missing barrier",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ float s[64];
+  int t = threadIdx_x;
+  s[t] = x[t];
+  if (blockIdx_x == 0) y[t] = s[63 - t];  // fault: shared-race
+}""",
+    ),
+    Program(
+        "barrier, right",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ float s[64];
+  int t = threadIdx_x;
+  s[t] = x[t];
+  __syncthreads();
+  if (blockIdx_x == 0) y[t] = s[63 - t];
+}""",
+    ),
+    Program(
+        "barrier missing in a reduction",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ float s[64];
+  int t = threadIdx_x;
+  s[t] = x[t];
+  __syncthreads();
+  for (int j = 32; j > 0; j >>= 1) {
+    if (t < j) s[t] += s[t + j];  // fault: warp-race
+  }
+  __syncthreads();
+  if (t == 0) y[blockIdx_x] = s[0];
+}""",
+    ),
+    Program(
+        "reduction of a warp, right",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ float s[64];
+  int t = threadIdx_x;
+  s[t] = x[t];
+  __syncthreads();
+  if (t < 32) {
+    float v = s[t] + s[t + 32];
+    for (int j = 16; j > 0; j >>= 1) { s[t] = v; __syncwarp(); v += s[t ^ j]; __syncwarp(); }
+    if (t == 0) y[blockIdx_x] = v;
+  }
+}""",
+    ),
+    Program(
+        "missing syncwarp",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ volatile float s[64];
+  int t = threadIdx_x;
+  s[t] = x[t];
+  y[t + 32 * blockIdx_x] = s[t ^ 1];  // fault: warp-race
+}""",
+        block=(32,),
+    ),
+    Program(
+        "uninitialized shared",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ float s[64];
+  int t = threadIdx_x;
+  if (t < 32) s[t] = x[t];
+  __syncthreads();
+  if (blockIdx_x == 0) y[t] = s[t];  // fault: shared-uninitialized-read
+}""",
+    ),
+    Program(
+        "uninitialized global",
+        """KERNEL k(float *x, float *y, int n) {
+  y[threadIdx_x] += x[threadIdx_x];  // fault: uninitialized-read
+}""",
+        grid=(1,),
+        blank=True,
+    ),
+    Program(
+        "initialized global, right",
+        """KERNEL k(float *x, float *y, int n) {
+  y[threadIdx_x] = 0;
+  y[threadIdx_x] += x[threadIdx_x];
+}""",
+        grid=(1,),
+        blank=True,
+    ),
+    Program(
+        "misaligned",
+        """KERNEL k(float *x, float *y, int n) {
+  float4 v = *(float4 *)(x + 4 * (threadIdx_x & 7) + 1);  // fault: misaligned
+  y[threadIdx_x] = v.x + v.w;
+}""",
+    ),
+    Program(
+        "aligned, right",
+        """KERNEL k(float *x, float *y, int n) {
+  float4 v = *(float4 *)(x + 4 * (threadIdx_x & 7));
+  if (blockIdx_x == 0) y[threadIdx_x] = v.x + v.w;
+}""",
+    ),
+    Program(
+        "blocks write the same",
+        """KERNEL k(float *x, float *y, int n) {
+  y[threadIdx_x] = x[threadIdx_x] + blockIdx_x;  // fault: block-conflict
+}""",
+    ),
+    Program(
+        "blocks add, lost",
+        """KERNEL k(float *x, float *y, int n) {
+  float v = y[0] + x[threadIdx_x];  // fault: block-conflict
+  if (threadIdx_x == 0) y[0] = v;  // fault: block-conflict
+}""",
+    ),
+    Program(
+        "blocks add, right",
+        """KERNEL k(float *x, float *y, int n) {
+  if (threadIdx_x == 0) __nvvm_atom_add_gen_f(y, x[blockIdx_x]);
+}""",
+    ),
+    Program(
+        "barrier in a branch",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ float s[64];
+  int t = threadIdx_x;
+  s[t] = x[t];
+  if (t < 32) {
+    __syncthreads();  // fault: divergent-barrier
+    s[t] += 1.f;
+  } else {
+    __syncthreads();
+    s[t] -= 1.f;
+  }
+  if (blockIdx_x == 0) y[t] = s[t];
+}""",
+    ),
+    Program(
+        "return before the barrier",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ float s[64];
+  int t = threadIdx_x;
+  if (t >= 40) return;
+  s[t] = x[t];
+  __syncthreads();  // fault: missed-barrier
+  if (blockIdx_x == 0) y[t] = s[39 - t];
+}""",
+    ),
+    Program(
+        "shuffle without all lanes",
+        """KERNEL k(float *x, float *y, int n) {
+  int t = threadIdx_x, v = t;
+  if (t < 16) v = __nvvm_shfl_sync_down_i32(0xffffffff, v, 1, 31);  // fault: missing-lanes
+  if (blockIdx_x == 0) y[t] = v;
+}""",
+    ),
+    Program(
+        "shuffle of half a warp, right",
+        """KERNEL k(float *x, float *y, int n) {
+  int t = threadIdx_x, v = t;
+  if (t % 32 < 16) v = __nvvm_shfl_sync_down_i32(0xffff, v, 1, 31);
+  if (blockIdx_x == 0) y[t] = v;
+}""",
+    ),
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_fault(program: Program) -> None:
+    x, y = np.ones(100, np.float32), np.zeros(100, np.float32)
+    done = launch(
+        program.source,
+        [x, y, 100],
+        program.grid,
+        program.block,
+        dynamic=program.dynamic,
+        blank=[y] if program.blank else [],
+    )
+    lines = program.source.splitlines()
+    expected = [
+        (number, found[1]) for number, line in enumerate(lines, 1) if (found := re.search(r"// fault: (\S+)", line))
+    ]
+    first = [(fault.line, fault.kind) for fault in done.faults]
+    assert sorted(set(first)) == sorted(expected), [fault.message for fault in done.faults]
+    assert all(fault.file.endswith("kernel.cu") for fault in done.faults)
+    assert (done.trap is not None) == any("bounds" in kind or kind == "misaligned" for _, kind in expected)
+
+
+def test_a_fault_names_block_thread_and_argument() -> None:
+    x, y = np.ones(100, np.float32), np.zeros(100, np.float32)
+    done = launch(PROGRAMS[0].source, [x, y, 100], (2,), (64,))
+    fault = done.faults[0]
+    assert (fault.block, fault.thread, fault.argument) == ((1, 0, 0), (36, 0, 0), "argument 1")
+    assert fault.message == "Thread (36, 0, 0) of block (1, 0, 0) writes 4 bytes, 0 bytes behind the end of argument 1"
+    assert done.trap == "cudaErrorIllegalAddress"
+
+
+@pytest.mark.parametrize("checks", ["sample", "none"])
+def test_without_checks_nothing_outside_is_touched(checks: str) -> None:
+    memory = np.zeros(4096, np.float32)
+    y = memory[:100]
+    source = "KERNEL k(float *y, int n) { y[blockIdx_x * blockDim_x + threadIdx_x] = 1.f; }"
+    done = launch(source, [y, 100], (20,), (64,), checks=checks)
+    assert done.trap == "cudaErrorIllegalAddress"
+    assert memory[100:].sum() == 0

@@ -1,0 +1,41 @@
+"""Clusters that few processes play beside the same ranks as processes: equal to the nanosecond and byte."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+VALID = (
+    "eight_ranks_valid",
+    "fully_sharded_valid",
+    "tensor_parallel_valid",
+    "batch_ripple_valid",
+    "replicas_of_a_mesh_seeded_valid",
+)
+UNLIKE = ("one in the middle", "odd ranks", "one message", "objects")
+
+
+def run(*words):
+    """What a program of tools/folding prints, a line each that begins with its verdict."""
+    done = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, timeout=900)
+    return done.stdout, done
+
+
+@pytest.mark.long
+def test_played_ranks_do_what_real_ones_do():
+    text, done = run(
+        "tools.folding.exact", "--gpu", "V100", "--ranks", "4", *(f"tests/ranks/programs/{name}.py" for name in VALID)
+    )
+    assert done.returncode == 0, text + done.stderr[-2000:]
+    assert text.count("equal ") == len(VALID)
+    assert "stands for" in text
+
+
+@pytest.mark.long
+def test_ranks_that_differ_are_found_and_played():
+    text, done = run("tools.folding.unlike", *UNLIKE)
+    assert done.returncode == 0, text + done.stderr[-2000:]
+    assert text.count("right ") == len(UNLIKE)

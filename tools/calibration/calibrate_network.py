@@ -1,0 +1,294 @@
+"""Fit what collectives take between nodes on published nccl-tests rows, and cross-validate, one network left out.
+
+The rows are those of `tools/corpus/nccl_nodes.csv`, each with its source. What all networks have in common (the
+protocols, what trees and messages reach) and of each network the latency of a hop and the share of its NICs' rate are
+found by a pattern search for the least mean of |log(predicted / measured)|, cut at 0.7; rows from 16 MiB on count four
+times. A network without rows gets the median of those with its kind of transport. Rows that were published because
+something was wrong ("problem") are not fitted and are not in the bands: the tables show them by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tools import fitting
+from tools.corpus import tables
+from tools.fitting import Array, Mask, search, verbatim
+from windtunnel import gpus, networks
+from windtunnel.cost.collectives import Collectives, size_class
+from windtunnel.cost.network import LL, LL128, SIMPLE, Between, Constants, Protocol, Reach
+from windtunnel.networks import Spread
+
+HEAD = (
+    "Collectives between nodes: written by tools/calibration/calibrate_network.py; do not edit by hand.",
+    "See cost/network.py. band: measured over predicted time, 10 and 90 % quantiles in cross-validation.",
+)
+CUTS = (3.0, 0.7)
+"""Of the logarithmic errors, first so that the search finds the way from far away, then so that outliers count less."""
+HEAVY_BYTES, HEAVY = 16 << 20, 4.0
+FOLDS = 5
+LEAST_ROWS = 10
+PROBLEM = "problem"
+ASSUMED = (
+    ("roce", "infiniband", "assumed: as InfiniBand"),
+    ("sockets", "tcpxo", "assumed: as GPUDirect-TCPXO, the nearest that was measured"),
+)
+"""Transports without rows: whose latency and share they get."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured collective between nodes; `size_bytes` as nccl-tests counts it."""
+
+    network: str
+    kind: str
+    gpu: str
+    ranks: int
+    nodes: int
+    size_bytes: int
+    time_us: float
+    problem: bool
+
+    @property
+    def family(self) -> str:
+        return "peer" if self.kind in ("all_to_all", "send") else "ring"
+
+    @property
+    def brought_bytes(self) -> int:
+        return max(1, self.size_bytes // self.ranks) if self.kind == "all_gather" else self.size_bytes
+
+
+def rows() -> list[Row]:
+    """Every row between nodes; those of one NVLink are the links' own matter."""
+    found = []
+    for r in tables.read("nccl_nodes.csv"):
+        kind = "send" if r["collective"] == "sendrecv" else r["collective"]
+        found.append(
+            Row(r["network"], kind, r["gpu"], int(r["n_ranks"]), int(r["n_nodes"]), int(r["size_bytes"]),
+                float(r["time_us"]), r["notes"].startswith(PROBLEM))
+        )  # fmt: skip
+    return [row for row in found if row.network != "gb200-nvl72"]
+
+
+@cache
+def _inside(gpu: str) -> Collectives:
+    return Collectives(gpus.find(gpu))
+
+
+@cache
+def _network(key: str) -> networks.Network:
+    return networks.find(key, "")
+
+
+COMMON = ("LL share", "LL128 base", "LL128 hop", "LL128 share", "Simple base", "Simple hop", "tree share",
+          "peer share", "peer hop")  # fmt: skip
+START = np.log(np.array([0.02, 16.0, 1.2, 0.23, 8.0, 4.4, 0.86, 0.97, 0.05]))
+LOW = np.log(np.array([0.004, 0.5, 1.0, 0.05, 1.0, 1.0, 0.5, 0.5, 0.001]))
+HIGH = np.log(np.array([0.6, 300.0, 10.0, 0.95, 1500.0, 30.0, 1.0, 1.0, 1.0]))
+LATENCY, SHARE = (1.0, 2000.0), (0.2, 1.0)
+SMALL_BYTES, ENOUGH = 8 << 20, 3
+"""A network's latency is fitted where so many rows are smaller, its share where one is from `HEAVY_BYTES` on."""
+
+
+class Model:
+    """The constants as a vector of logarithms: the common ones, then latency and share of each network with rows."""
+
+    def __init__(self, chosen: list[Row]) -> None:
+        self.keys = keys = sorted({row.network for row in chosen})
+        small = [row.network for row in chosen if row.size_bytes < SMALL_BYTES]
+        large = {row.network for row in chosen if row.size_bytes >= HEAVY_BYTES}
+        self.has_latency = [small.count(key) >= ENOUGH for key in keys]
+        self.has_share = [key in large for key in keys]
+        own = np.array([self.has_latency, self.has_share]).T.ravel()
+        self.free = [i for i in range(len(COMMON) + len(own)) if i < len(COMMON) or own[i - len(COMMON)]]
+        self.start = np.concatenate([START, np.log(np.array([[30.0, 0.85]] * len(keys))).ravel()])
+        self.low = np.concatenate([LOW, np.log(np.array([[LATENCY[0], SHARE[0]]] * len(keys))).ravel()])
+        self.high = np.concatenate([HIGH, np.log(np.array([[LATENCY[1], SHARE[1]]] * len(keys))).ravel()])
+
+    def constants(self, at: Array) -> Constants:
+        ll_share, base, hop, share, simple_base, simple_hop, tree, peer, peer_hop = np.exp(at[: len(COMMON)]).tolist()
+        protocols = {
+            LL: Protocol(0.0, 1.0, ll_share),
+            LL128: Protocol(base, hop, share),
+            SIMPLE: Protocol(simple_base, simple_hop, 1.0),
+        }
+        return Constants(protocols, tree, peer, peer_hop)
+
+    def reaches(self, at: Array) -> dict[str, Reach]:
+        """Of each network with rows; where they do not tell the latency or the share, that of its transport."""
+        own = np.exp(at[len(COMMON) :]).reshape(-1, 2).tolist()
+        latencies = {key: a for key, (a, _), known in zip(self.keys, own, self.has_latency, strict=True) if known}
+        shares = {key: b for key, (_, b), known in zip(self.keys, own, self.has_share, strict=True) if known}
+        found = {}
+        for key in self.keys:
+            transport = _network(key).transport
+            latency = latencies.get(key) or _median(latencies, transport)
+            found[key] = Reach(latency, shares.get(key) or _median(shares, transport), "own")
+        return found
+
+    def predict(self, at: Array, chosen: list[Row]) -> Array:
+        constants, known = self.constants(at), self.reaches(at)
+        models: dict[tuple[str, str], Between] = {}
+        found = []
+        for row in chosen:
+            model = models.get((row.network, row.gpu))
+            if model is None:
+                reach = known.get(row.network) or usual(known, _network(row.network).transport)
+                model = Between(_network(row.network), _inside(row.gpu), constants, reach)
+                models[row.network, row.gpu] = model
+            found.append(model.time_us(row.kind, row.brought_bytes, Spread(row.ranks, row.nodes)))
+        return np.array(found)
+
+    def fit(self, chosen: list[Row]) -> Array:
+        measured = np.log(np.array([row.time_us for row in chosen]))
+        # Each network counts alike, however many sizes somebody printed.
+        count = {key: sum(row.network == key for row in chosen) for key in self.keys}
+        weights = np.array(
+            [(HEAVY if row.size_bytes >= HEAVY_BYTES else 1.0) / count[row.network] ** 0.5 for row in chosen]
+        )
+
+        def loss_within(cut: float) -> Callable[[Array], float]:
+            def loss(at: Array) -> float:
+                errors = np.abs(np.log(self.predict(at, chosen)) - measured)
+                return float(np.average(np.minimum(errors, cut), weights=weights))
+
+            return loss
+
+        def move(at: Array, i: int, step: float) -> Array:
+            tried = at.copy()
+            tried[i] = np.clip(tried[i] + step, self.low[i], self.high[i])
+            return tried
+
+        options: dict[str, Any] = {"least": 5e-3, "grow": 1.3, "gain": 1e-6, "rounds": 25}
+        at = self.start
+        for cut in CUTS:
+            at = search(at, self.free, loss_within(cut), move, shrink=lambda step: 0.6 * step, **options)
+        return at
+
+
+def usual(known: dict[str, Reach], transport: str) -> Reach:
+    """What a network with a transport is taken to have that has no rows."""
+    latency = _median({key: reach.latency_us for key, reach in known.items()}, transport)
+    return Reach(latency, _median({key: reach.share for key, reach in known.items()}, transport), "other")
+
+
+def _median(known: dict[str, float], transport: str) -> float:
+    """The median of the networks with a transport, or one like it, or of all."""
+    assumed = {name: like for name, like, _ in ASSUMED}
+    of = _with(known, transport) or _with(known, assumed.get(transport, "")) or list(known.values())
+    return float(np.median(of))
+
+
+def _with(known: dict[str, float], transport: str) -> list[float]:
+    kind = transport.partition("-")[0]
+    exact = [value for key, value in known.items() if _network(key).transport == transport]
+    return exact or [value for key, value in known.items() if _network(key).transport.partition("-")[0] == kind]
+
+
+def fitted_on(chosen: list[Row]) -> tuple[Model, Array]:
+    model = Model(chosen)
+    return model, model.fit(chosen)
+
+
+def left_out(chosen: list[Row], keys: list[Any]) -> Array:
+    """What each row is predicted by constants that were fitted without the rows of its key."""
+
+    def predicted(_: object, others: Mask, mine: Mask) -> Array:
+        model, at = fitted_on(fitting.chosen(chosen, others))
+        return model.predict(at, fitting.chosen(chosen, mine))
+
+    return fitting.left_out(keys, predicted)
+
+
+COLUMNS = f"{'':34} {'n':>4}  {'median':>6}  {'p90':>6}  {'bias':>7}"
+
+
+def line(name: str, ratios: Array) -> str:
+    """One line of the tables: `ratios` are predicted over measured."""
+    errors = np.abs(ratios - 1.0)
+    middle, most, bias = np.median(errors), np.quantile(errors, 0.9), np.median(ratios) - 1.0
+    return f"{name:34} {len(ratios):4}  {middle:6.1%}  {most:6.1%}  {bias:+7.1%}"
+
+
+def show(words: str, chosen: list[Row], times: Array) -> None:
+    """The errors of predictions, by network, family and class of size."""
+    ratios = times / np.array([row.time_us for row in chosen])
+    print(f"\n{words}\n{COLUMNS}")
+    for key in sorted({(row.network, row.kind) for row in chosen}):
+        mine = np.array([(row.network, row.kind) == key for row in chosen])
+        print(line(" ".join(key), ratios[mine]))
+    for name in ("small", "medium", "large"):
+        mine = np.array([size_class(row.size_bytes) == name for row in chosen])
+        if mine.any():
+            print(line(f"all, {name}", ratios[mine]))
+    print(line("all", ratios))
+
+
+def band_rows(distance: str, chosen: list[Row], times: Array) -> list[dict[str, Any]]:
+    """The bands: by family and class of size, over all classes or families where rows are few."""
+    ratios = np.array([row.time_us for row in chosen]) / times
+    found = []
+    for family in ("ring", "peer"):
+        mine = np.array([row.family == family for row in chosen])
+        for name in ("small", "medium", "large"):
+            here = mine & np.array([size_class(row.size_bytes) == name for row in chosen])
+            picked = here if here.sum() >= LEAST_ROWS else mine if mine.sum() >= LEAST_ROWS else mine | True
+            low, high = np.quantile(ratios[picked], [0.1, 0.9])
+            found.append(
+                {"distance": distance, "family": family, "size": name, "low": round(min(float(low), 1.0), 3),
+                 "high": round(max(float(high), 1.0), 3), "rows": int(picked.sum())}
+            )  # fmt: skip
+    return found
+
+
+def calibrate() -> None:
+    """Fit, cross-validate, print the errors, and write the constants and bands."""
+    everything = rows()
+    chosen = [row for row in everything if not row.problem]
+    model, at = fitted_on(chosen)
+    show("in sample", chosen, model.predict(at, chosen))
+    by_size = left_out(chosen, [row.size_bytes.bit_length() % FOLDS for row in chosen])
+    show("sizes left out", chosen, by_size)
+    by_network = left_out(chosen, [row.network for row in chosen])
+    show("one network left out", chosen, by_network)
+    problems = [row for row in everything if row.problem]
+    show("published as problems, never fitted", problems, model.predict(at, problems))
+    bands = [*band_rows("own", chosen, by_size), *band_rows("other", chosen, by_network)]
+    write(model, at, chosen, bands)
+
+
+def write(model: Model, at: Array, chosen: list[Row], bands: list[dict[str, Any]]) -> None:
+    """Write the data file."""
+    constants, known = model.constants(at), model.reaches(at)
+    found: fitting.Tables = [("common", {"tree_share": constants.tree_share, "peer_share": constants.peer_share,
+                                         "peer_hop": constants.peer_hop})]  # fmt: skip
+    found += [("protocol", {"name": name, **one._asdict()}) for name, one in constants.protocols.items()]
+    for key, reach in known.items():
+        count = sum(row.network == key for row in chosen)
+        row: dict[str, Any] = {"key": key, "latency_us": reach.latency_us, "share": reach.share, "rows": count}
+        found.append(("network", row | {"source": "fitted: nccl-tests on it"}))
+    for name in sorted({_network(key).transport for key in networks.names()}):
+        reach = usual(known, name)
+        words = {transport: words for transport, _, words in ASSUMED}
+        row = {"name": name, "latency_us": reach.latency_us, "share": reach.share}
+        found.append(("transport", row | {"source": words.get(name, "fitted: the median of its networks")}))
+    fitting.write("network", HEAD, [*found, *(("band", verbatim(row)) for row in bands)])
+    fitting.forget()
+
+
+def check() -> None:
+    """Print the errors of the constants as they are."""
+    everything = rows()
+    for words, problem in (("the constants as they are", False), ("published as problems, never fitted", True)):
+        chosen = [row for row in everything if row.problem == problem]
+        models = {(row.network, row.gpu): Between(_network(row.network), _inside(row.gpu)) for row in chosen}
+        times = [
+            models[row.network, row.gpu].time_us(row.kind, row.brought_bytes, Spread(row.ranks, row.nodes))
+            for row in chosen
+        ]
+        show(words, chosen, np.array(times))

@@ -1,0 +1,310 @@
+"""Random kernels in CUDA C++, right ones and ones with one fault each, beside a naive interpreter of the same program.
+
+    python -m tools.differential cuda [--kernels 0:2000]    # make differential-cuda; --kernels 7: one again
+
+A kernel is a list of phases with a barrier after each: arithmetic on a thread's numbers, branches and loops that
+threads take differently, shared memory that is written by one permutation of the threads and read by another,
+shuffles, atomics. The interpreter runs the phases for one thread after another on NumPy's numbers and knows nothing of
+warps. Half of the kernels have a fault. A kernel is right if its values are the interpreter's, bit for bit, and if the
+only faults that are reported are the planted one's kind, at its line.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import random
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from tools.differential import seeds
+from windtunnel import ptx
+from windtunnel.compiler.clang import required
+
+FAULTS = {
+    "no barrier": {"shared-race", "warp-race"},
+    "not written": {"shared-uninitialized-read"},
+    "beyond shared": {"shared-out-of-bounds"},
+    "beyond the end": {"out-of-bounds"},
+    "before the start": {"out-of-bounds"},
+    "all blocks at once": {"block-conflict"},
+    "some return": {"missed-barrier"},
+    "odd address": {"misaligned"},
+}
+"""What may be wrong with a kernel, and how it may be reported."""
+FOLLOWS = {"some return": {"shared-uninitialized-read"}}
+"""What else is true of such a kernel."""
+HEAD = """#define KERNEL extern "C" __attribute__((global)) void
+#define __shared__ __attribute__((shared))
+#define __syncthreads() __nvvm_bar_sync(0)
+struct alignas(8) float2 { float x, y; };
+"""
+FLAGS = (
+    "-x", "cuda", "--cuda-device-only", "-nocudainc", "-nocudalib", "--cuda-gpu-arch=sm_80", "-O1", "-S", "-w",
+    "-gline-tables-only", "-std=c++17", "-ffp-contract=off",
+)  # fmt: skip
+
+
+@dataclass
+class Thread:
+    """A thread of the interpreter."""
+
+    t: int
+    b: int
+    i: int
+    v: np.float32
+    u: np.uint32
+
+
+@dataclass
+class State:
+    """What a block's threads share."""
+
+    x: np.ndarray
+    y: np.ndarray
+    total: np.ndarray
+    shared: np.ndarray
+    threads: list[Thread] = field(default_factory=list)
+
+
+@dataclass
+class Phase:
+    """Lines of the kernel, and what they do to each thread."""
+
+    lines: list[str]
+    step: Callable[[State], None]
+    barrier: bool = True
+
+
+@dataclass
+class Case:
+    """A kernel with its launch."""
+
+    seed: int
+    fault: str | None
+    blocks: int
+    threads: int
+    phases: list[Phase]
+    faulty_lines: set[int]
+    source: str
+
+
+def _each(act: Callable[[State, Thread], None]) -> Callable[[State], None]:
+    def step(state: State) -> None:
+        for thread in state.threads:
+            act(state, thread)
+
+    return step
+
+
+def arithmetic(random_: random.Random) -> Phase:
+    """Numbers of the thread alone, with a branch and a loop that threads take differently."""
+    a, b = np.float32(random_.randrange(-8, 8)) / np.float32(4), np.float32(random_.randrange(-8, 8)) / np.float32(8)
+    k, shift, turns = random_.randrange(1, 1 << 30), random_.randrange(1, 31), random_.randrange(1, 6)
+    divisor = random_.randrange(1, 9)
+
+    def act(state: State, thread: Thread) -> None:
+        with np.errstate(all="ignore"):
+            thread.v = np.float32(np.float32(thread.v * a) + b)
+            thread.u = np.uint32((int(thread.u) * k + thread.t) & 0xFFFFFFFF)
+            if (int(thread.u) >> shift) & 1:
+                thread.v = np.float32(thread.v - np.float32(thread.t % divisor))
+            else:
+                for _ in range(thread.t % turns):
+                    thread.v = np.float32(thread.v * np.float32(0.5))
+                    thread.u = np.uint32(thread.u ^ np.uint32(int(thread.u) >> 3))
+
+    return Phase(
+        [
+            f"v = v * {float(a)}f + {float(b)}f;",
+            f"u = u * {k}u + t;",
+            f"if ((u >> {shift}) & 1) v = v - (float)(t % {divisor});",
+            f"else for (int j = 0; j < t % {turns}; j++) {{ v = v * 0.5f; u ^= u >> 3; }}",
+        ],
+        _each(act),
+        barrier=False,
+    )
+
+
+def shuffle(random_: random.Random) -> Phase:
+    """Lanes exchange numbers; all of the warp takes part."""
+    mask = random_.randrange(1, 32)
+
+    def step(state: State) -> None:
+        old = [thread.v for thread in state.threads]
+        for thread in state.threads:
+            thread.v = np.float32(thread.v + old[thread.t ^ mask])
+
+    return Phase(
+        [f"v = v + __builtin_bit_cast(float, __nvvm_shfl_sync_bfly_i32(-1, __builtin_bit_cast(int, v), {mask}, 31));"],
+        step,
+        barrier=False,
+    )
+
+
+def exchange(random_: random.Random, threads: int) -> list[Phase]:
+    """Each thread writes one place of shared memory and, behind a barrier, reads another's."""
+    stride = random_.choice([1, 5, 7, 11])  # odd and no multiple of 3: a permutation of any block
+    offset = random_.randrange(threads)
+
+    def write(state: State, thread: Thread) -> None:
+        state.shared[(thread.t * stride + offset) % threads] = thread.v
+
+    def read(state: State, thread: Thread) -> None:
+        thread.v = np.float32(thread.v + state.shared[threads - 1 - thread.t])
+
+    return [
+        Phase([f"s[(t * {stride} + {offset}) % {threads}] = v;"], _each(write)),
+        Phase([f"v = v + s[{threads - 1} - t];"], _each(read)),
+    ]
+
+
+def count(random_: random.Random) -> Phase:
+    """An atomic of integers, which any order leaves the same."""
+    places = random_.choice([1, 7, 32])
+
+    def act(state: State, thread: Thread) -> None:
+        at = int(thread.u) % places
+        state.total[at] = np.int32(state.total[at] + thread.t)
+
+    return Phase([f"__nvvm_atom_add_gen_i(&total[u % {places}u], t);"], _each(act), barrier=False)
+
+
+def generate(seed: int) -> Case:
+    random_ = random.Random(seed)
+    fault = random_.choice(sorted(FAULTS)) if seed % 2 else None
+    threads, blocks = random_.choice([32, 64, 96, 128]), random_.randrange(2, 5)
+    phases: list[Phase] = []
+    for _ in range(random_.randrange(2, 5)):
+        kind = random_.choice([0, 1, 3] if fault == "not written" else [0, 1, 2, 3])
+        if kind == 0:
+            phases.append(arithmetic(random_))
+        elif kind == 1:
+            phases.append(shuffle(random_))
+        elif kind == 2:
+            phases += exchange(random_, threads)
+        else:
+            phases.append(count(random_))
+    if fault in ("no barrier", "not written", "some return"):
+        phases += exchange(random_, threads)
+    case = Case(seed, fault, blocks, threads, phases, set(), "")
+    case.source = write(case, random_)
+    return case
+
+
+def write(case: Case, random_: random.Random) -> str:
+    """The text, with the fault planted and its lines noted."""
+    lines = HEAD.splitlines()
+    lines += [
+        "KERNEL k(const float *x, float *y, int *total, int n) {",
+        f"__shared__ float s[{case.threads}];",
+        "int t = __nvvm_read_ptx_sreg_tid_x(), b = __nvvm_read_ptx_sreg_ctaid_x();",
+        "int i = b * __nvvm_read_ptx_sreg_ntid_x() + t;",
+        "unsigned u = (unsigned)i * 2654435761u;",
+    ]
+
+    def add(line: str, faulty: bool = False) -> None:
+        lines.append(line)
+        if faulty:
+            case.faulty_lines.add(len(lines))
+
+    starts = {"beyond the end": "x[i + 1]", "before the start": "x[i - 1]"}
+    add(f"float v = {starts.get(case.fault or '', 'x[i]')};", case.fault in starts)
+    if case.fault == "odd address":
+        add("{ float2 w = *(const float2 *)(x + 2 * (t & 3) + 1); v = v + w.x * w.y; }", True)
+    if case.fault == "beyond shared":
+        add(f"s[t] = v; __syncthreads(); v = v + s[t + {random_.randrange(1, 40)}]; __syncthreads();", True)
+    last_write = max((j for j, phase in enumerate(case.phases) if phase.lines[0].startswith("s[")), default=-1)
+    for j, phase in enumerate(case.phases):
+        here = j == last_write
+        if here and case.fault == "some return":
+            add(f"if (t >= {case.threads - random_.randrange(1, 20)}) return;")
+        for line in phase.lines:
+            if here and case.fault == "not written":
+                add(f"if (t != {random_.randrange(case.threads)}) {line}")
+            else:
+                seen = {"no barrier": (last_write, last_write + 1), "not written": (last_write + 1,)}
+                add(line, last_write >= 0 and j in seen.get(case.fault or "", ()))
+        if phase.barrier and not (here and case.fault == "no barrier"):
+            add("__syncthreads();", case.fault == "some return" and j >= last_write)
+    add("y[t] = v;" if case.fault == "all blocks at once" else "y[i] = v;", case.fault == "all blocks at once")
+    lines.append("}")
+    return "\n".join(lines) + "\n"
+
+
+def expected(case: Case, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The interpreter's values: one thread after another, phase by phase."""
+    size = case.blocks * case.threads
+    y, total = np.zeros(size, np.float32), np.zeros(32, np.int32)
+    for block in range(case.blocks):
+        state = State(x, y, total, np.zeros(case.threads, np.float32))
+        for t in range(case.threads):
+            i = block * case.threads + t
+            state.threads.append(Thread(t, block, i, x[i], np.uint32(i * 2654435761 & 0xFFFFFFFF)))
+        for phase in case.phases:
+            phase.step(state)
+        for thread in state.threads:
+            y[thread.i] = thread.v
+    return y, total
+
+
+def compiled(source: str) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cu"
+        path.write_text(source)
+        command = [*required().command, *FLAGS, str(path), "-o", "-"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ))
+        return done.stdout
+
+
+@functools.cache
+def cache() -> Path:
+    """Objects of this run: nobody else wants them."""
+    folder = tempfile.mkdtemp(prefix="windtunnel-differential-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def judge(seed: int) -> list[str]:
+    """What is wrong with the emulation of this kernel, if anything."""
+    case = generate(seed)
+    size = case.blocks * case.threads
+    x = (np.random.default_rng(case.seed).integers(-64, 64, size) / 16).astype(np.float32)
+    y, total = np.zeros(size, np.float32), np.zeros(32, np.int32)
+    arrays = (x, y, total)
+    memory = ptx.Allocations(
+        [ptx.Allocation(a.ctypes.data, a.nbytes, name) for a, name in zip(arrays, "xyt", strict=True)]
+    )
+    arguments = struct.pack("<QQQi", *(a.ctypes.data for a in arrays), size)
+    kernel = ptx.load(compiled(case.source), cache()).kernels["k"]
+    grid, block = (case.blocks, 1, 1), (case.threads, 1, 1)
+    launch = kernel.launch(
+        grid, block, 0, arguments, memory=memory, checks="all", schedule=case.seed % 3, output=lambda text: None
+    )
+    found = {(fault.kind, fault.line) for fault in launch.faults}
+    if case.fault is None:
+        want_y, want_total = expected(case, x)
+        if found:
+            return [f"false {sorted(found)} {[fault.message for fault in launch.faults]}\n{case.source}"]
+        if not (np.array_equal(y.view(np.uint32), want_y.view(np.uint32)) and np.array_equal(total, want_total)):
+            return [f"values differ from the interpreter's\n{case.source}"]
+        return []
+    right = {(kind, line) for kind in FAULTS[case.fault] for line in case.faulty_lines}
+    if not found & right:
+        return [f"missed {case.fault} at {sorted(case.faulty_lines)}, found {sorted(found)}\n{case.source}"]
+    found -= {pair for pair in found if pair[0] in FOLLOWS.get(case.fault, ())}
+    return [f"beside {case.fault}: {sorted(found - right)}\n{case.source}"] if found - right else []
+
+
+def main(words: Sequence[str]) -> int:
+    """Judge the kernels that `--kernels` names."""
+    wanted = seeds.arguments(words, "kernels", 2000, __doc__ or "")
+    return int(seeds.judged("kernel", wanted, judge, lambda seed: generate(seed).fault)[""] > 0)

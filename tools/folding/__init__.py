@@ -1,0 +1,1 @@
+"""Compares clusters that few processes play with the same ranks as real processes."""
