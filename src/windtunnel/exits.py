@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread  # noqa: F401  cannot be imported by an exit handler, as PyTorch does, once threading is
 from collections.abc import Callable
 from functools import cache
 

@@ -4,7 +4,7 @@
     python -m tools.behaviour compare FOLDER
     python -m tools.behaviour twice               # `make determinism`: the same program gives the same bytes
 
-Recorded of each program: its output, its trace of each rank, and its findings. Record before a change of the code's
+Recorded of each program: its output, its trace of each rank, and its report, without what it measured. Record before a change of the code's
 structure, compare after it: a difference that was not meant is a fault. The traces hold the lines of the programs,
 which are therefore always written to the same folder.
 """
@@ -63,6 +63,8 @@ PAGES = (
 """The pages of tests/checks/pages whose programs run here."""
 SHARED_FOLDER = Path(tempfile.gettempdir()) / "windtunnel-behaviour"
 """Where programs run: the same for all records, since traces name the file. One run has it at a time."""
+MEASURED = ("host", "verdict", "why", "next")
+"""What a report says of this machine: the host's work, which its first sentences weigh."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,8 @@ def _run(program: Program, folder: Path, hashes: str) -> None:
     )
     report = folder / "report.json"
     if report.exists():
-        report.write_text(json.dumps(json.loads(report.read_text("utf-8")), indent=1, sort_keys=True), "utf-8")
+        told = {key: value for key, value in json.loads(report.read_text("utf-8")).items() if key not in MEASURED}
+        report.write_text(json.dumps(told, indent=1, sort_keys=True), "utf-8")
     for trace in folder.glob("*.gz"):
         trace.with_suffix("").write_bytes(gzip.decompress(trace.read_bytes()))
         trace.unlink()
