@@ -26,6 +26,13 @@ def get_init_inputs():
 NAMES = ("level1/19_ReLU", "level1/20_LeakyReLU", "level2/1_Conv2D_ReLU")
 
 
+def commit(checkout: Path) -> None:
+    """Keep all that lies there."""
+    git = ["git", "-C", str(checkout), "-c", "user.name=n", "-c", "user.email=e@e"]
+    for command in (["add", "."], ["commit", "-qm", "all", "--no-verify"]):
+        subprocess.run([*git, *command], check=True)
+
+
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with three programs, their times on an H100, and an edition that is its only commit."""
@@ -39,9 +46,8 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "results/timing/one"
     folder.mkdir(parents=True)
     (folder / "baseline_time_torch.json").write_text(json.dumps(times))
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e@e"]
-    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "all", "--no-verify"]):
-        subprocess.run([*git, *command], check=True)
+    subprocess.run(["git", "-C", str(tmp_path), "init", "-q"], check=True)
+    commit(tmp_path)
     monkeypatch.setattr(kernelbench, "EDITIONS", (Edition("HEAD", True, {"one": "H100"}),))
     return tmp_path
 
@@ -51,6 +57,13 @@ def test_only_what_may_be_looked_at_is_run(checkout: Path) -> None:
     assert (program.level, program.number, program.family) == (1, 19, "element-wise")
     assert one.published == 0.2
     assert one.predicted == pytest.approx(0.2, rel=0.2)  # 512 MiB at some 2.7 TB/s
+
+
+def test_a_program_is_as_it_was_when_it_was_timed(checkout: Path) -> None:
+    (checkout / "KernelBench" / "level1" / "19_ReLU.py").write_text(PROGRAM.replace("4096", "8192"))
+    commit(checkout)
+    ((_, one),) = kernelbench.outcomes(checkout, "", "", False)
+    assert one.predicted == pytest.approx(0.2, rel=0.2)
 
 
 def test_all_are_on_request(checkout: Path) -> None:

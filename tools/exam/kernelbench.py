@@ -1,6 +1,7 @@
 """KernelBench's programs (github.com/ScalingIntelligence/KernelBench, MIT) from a checkout, and its published times.
 
-Each program has a `Model`, `get_init_inputs` and `get_inputs`. They are run here as the checkout's own timing does:
+Each program has a `Model`, `get_init_inputs` and `get_inputs`. They are read as they were when a machine timed them (one
+has since changed from 16 to 32 bits) and run here as the checkout's own timing does:
 three calls to warm up, then calls between two events with a synchronization after each; the newer edition also writes
 256 MB before each call, so that L2 holds nothing of the call before.
 """
@@ -103,9 +104,19 @@ def programs(checkout: Path, commit: str, everything: bool) -> Iterator[Program]
             yield one._replace(text=read(checkout, commit, str(path)))
 
 
+def times_path(machine: str) -> str:
+    """Where the eager times of a machine lie."""
+    return f"results/timing/{machine}/baseline_time_torch.json"
+
+
+def timed(checkout: Path, edition: Edition, machine: str) -> str:
+    """The commit whose programs a machine timed: the last of the edition that wrote its times."""
+    return git(checkout, "log", "-1", "--format=%H", edition.commit, "--", times_path(machine)).strip()
+
+
 def published(checkout: Path, edition: Edition, machine: str, everything: bool) -> dict[tuple[int, str], float]:
     """Mean times in milliseconds by level and name."""
-    text = read(checkout, edition.commit, f"results/timing/{machine}/baseline_time_torch.json")
+    text = read(checkout, edition.commit, times_path(machine))
     found: dict[tuple[int, str], float] = {}
     for key, rows in json.loads(text).items():
         level = int(key.removeprefix("level"))
@@ -143,14 +154,13 @@ def predicted(program: Program, gpu: str, clears_l2: bool) -> tuple[float, float
 def outcomes(checkout: Path, gpu: str, word: str, everything: bool) -> Iterator[tuple[Program, Outcome]]:
     """Each program with `word` in its name on each machine with a published time whose GPU's name begins with `gpu`."""
     for edition in EDITIONS:
-        of_edition = [one for one in programs(checkout, edition.commit, everything) if word in one.name]
         for machine, key in edition.machines.items():
             if not key.startswith(gpu):
                 continue
             times = published(checkout, edition, machine, everything)
-            for program in of_edition:
+            for program in programs(checkout, timed(checkout, edition, machine), everything):
                 time = times.get((program.level, program.name))
-                if time is None:
+                if time is None or word not in program.name:
                     continue
                 try:
                     found, band = predicted(program, key, edition.clears_l2)
