@@ -210,7 +210,9 @@ x = torch.ones(4, device="cuda")
 dist.all_reduce(x)
 if rank:
     raise KeyboardInterrupt
-threading.Timer(1, signal.raise_signal, [signal.SIGINT]).start()
+timer = threading.Timer(1, signal.raise_signal, [signal.SIGINT])
+timer.daemon = True  # an interpreter that waits for it at its end would be interrupted there
+timer.start()
 dist.all_reduce(x)
 """
 
