@@ -32,6 +32,7 @@ help:
 help-all: help
 	@echo "make format           what ruff can mend by itself"
 	@echo "make test-all         every test, on every version of torch that is claimed; takes long"
+	@echo "make test-weekly     more of the same kinds, which a change need not wait for"
 	@echo "make test-kill        trainings killed at any moment, 410 times: what is kept continues"
 	@echo "make test-threads     threads on emulated GPUs at length, and 500 asynchronous checkpoints under four of them"
 	@echo "make test-oldest      the tests on torch $(OLDEST_TORCH), in an environment of its own"
@@ -96,9 +97,12 @@ test: environment
 	$(RUN) $(PYTEST) -m "not long" $(ARGS)
 
 test-long: environment
-	$(RUN) $(PYTEST) -m long $(ARGS)
+	$(RUN) $(PYTEST) -m "long and not weekly" $(ARGS)
 
-test-all: check test test-long dist experiments experiment-pages docs test-kill test-threads test-jax test-tensorflow test-mxnet test-compile test-cuda test-xla test-plan-backends test-together test-libraries test-oldest test-cuda-wheel
+test-weekly: environment
+	$(RUN) $(PYTEST) -m weekly $(ARGS)
+
+test-all: check test test-long test-weekly dist experiments experiment-pages docs test-kill test-threads test-jax test-tensorflow test-mxnet test-compile test-cuda test-xla test-plan-backends test-together test-libraries test-oldest test-cuda-wheel
 
 # Each other framework has an environment of its own: they pin one another's dependencies.
 test-jax test-tensorflow: test-%: environment-%

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -155,8 +156,14 @@ def page_s_program() -> dict[str, Any]:
 apply = page_s_program()["apply"]
 
 
+DRAWN = random.Random(0).sample(sorted(KINDS), 8)
+"""Those that each change must pass; all of them run weekly."""
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in DRAWN else pytest.mark.weekly) for name in KINDS]
+)
 def test_the_first_edits_mend_the_fault(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     kind, program = KINDS[name], tmp_path / "program.py"

@@ -50,6 +50,7 @@ def typed(line: str, clone: Path, **more: str) -> None:
     assert re.search(PRINTED.get(line, ""), printed, re.MULTILINE), f"{line}\n{printed}"
 
 
+@pytest.mark.weekly
 def test_the_lines_for_developers(clone: Path) -> None:
     assert DEVELOPERS == ["make demo", "make test"]
     # The suite itself is what this test belongs to: a part of it shows that the target works.

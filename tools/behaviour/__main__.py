@@ -4,9 +4,9 @@
     python -m tools.behaviour compare FOLDER
     python -m tools.behaviour twice               # `make determinism`: the same program gives the same bytes
 
-Recorded of each program: its output, its trace of each rank, and its report, without what it measured. Record before a change of the code's
-structure, compare after it: a difference that was not meant is a fault. The traces hold the lines of the programs,
-which are therefore always written to the same folder.
+Recorded of each program: its output, its trace of each rank, and its report, without what it measured. Record before a
+change of the code's structure, compare after it: a difference that was not meant is a fault. The traces hold the lines
+of the programs, which are therefore always written to the same folder.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """KernelBench's programs (github.com/ScalingIntelligence/KernelBench, MIT) from a checkout, and its published times.
 
-Each program has a `Model`, `get_init_inputs` and `get_inputs`. They are read as they were when a machine timed them (one
-has since changed from 16 to 32 bits) and run here as the checkout's own timing does:
-three calls to warm up, then calls between two events with a synchronization after each; the newer edition also writes
-256 MB before each call, so that L2 holds nothing of the call before.
+Each program has a `Model`, `get_init_inputs` and `get_inputs`. They are read as they were when a machine timed them,
+since one has changed from 16 to 32 bits, and run here as the checkout's own timing does: three calls to warm up, then
+calls between two events with a synchronization after each; the newer edition also writes 256 MB before each call, so
+that L2 holds nothing of the call before.
 """
 
 from __future__ import annotations
