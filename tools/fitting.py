@@ -226,7 +226,7 @@ SHARES = (
     products.row_of,
     fft.constants,
     linear_algebra.chain,
-    scans.chain,
+    scans.turn_of,
 )
 OTHERS = (
     files.read,

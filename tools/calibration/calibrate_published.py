@@ -2,7 +2,7 @@
 
 The tables are small (`fft_published.csv`, one card; `solvers_published.csv`, nine; `memory_bound_published.csv`,
 three), so a constant is searched by steps of 3 % that lower the mean of |log(predicted / published)|, and each row is
-predicted without it: transforms with their length left out, scans with their operator, the others with the row itself.
+predicted without it: transforms with their length left out, scans with their shape, the others with the row itself.
 It writes `solvers.toml`, some rows of `streams.toml`, and the bands of all of them.
 """
 
@@ -56,7 +56,9 @@ CHAINS: dict[str, dict[str, float]] = {
 }
 """Where the search begins; what is 0, `order` and, of all but Cholesky's, `share` stay as they are."""
 FFT: dict[str, float] = {"kernel_us": 2.4, "point_us": 0.0005, "single_share": 0.75, "several_share": 0.9}
-SCAN: dict[str, Any] = {"name": "scan", "column_us": 0.15, "order": 0.85}
+SCANS = {"sums": "cumsum", "logarithms": "logcumsumexp", "places": "cummin"}
+"""A word in the operators of each kind of scan."""
+TURN = {"wait": 2000.0, "wait_step": 60.0, "turn": 600.0, "turn_step": 60.0}
 RANDOM = {"uniform": 2.4, "normal": 1.7, "bernoulli": 0.8}
 """Random numbers that one SM makes in a cycle, to begin with."""
 MOST = {"single_share": 1.0, "several_share": 1.0, "share": 1.0, "order": 1.0}
@@ -166,35 +168,36 @@ def chains(data: dict[str, Any]) -> list[float]:
 def memory_bound_kernels() -> dict[str, list[float]]:
     """Fit scans, random numbers and gathers, and write them; their residuals."""
     data = files.read("streams")
-    data["chain"] = [dict(SCAN)]
+    data.pop("chain", None)
+    data["scan"] = [{"name": name, **TURN} for name in SCANS]
     data["generator"] = [{"name": name, "elements_per_clock": rate} for name, rate in RANDOM.items()]
     by_class: dict[str, list[Row]] = defaultdict(list)
     for row in tables.read("memory_bound_published.csv"):
         by_class[row["class"]].append(row)
     share = {row["name"]: row for row in data["class"]}
     long_rows = [row for row in by_class["scan"] if "x" not in row["inputs"]]
-    rows = [row for row in by_class["scan"] if "x" in row["inputs"]]
     search(share["scan"], ("share",), long_rows)
-    search(data["chain"][0], ("column_us", "order"), rows)
     search(share["index"], ("share",), by_class["index"])
 
     def shape(row: Row) -> str:
         return row["inputs"] + row["dtypes"]
 
     found = {
-        "scans": [
-            *left_out(share["scan"], ("share",), long_rows, lambda row: row["gpu"]),
-            *left_out(data["chain"][0], ("column_us", "order"), rows, lambda row: row["operator"]),
-        ],
+        "scans": left_out(share["scan"], ("share",), long_rows, lambda row: row["gpu"]),
         "index": left_out(share["index"], ("share",), by_class["index"], shape),
         "random": [],
     }
+    for constants in data["scan"]:
+        word, free = SCANS[constants["name"]], tuple(TURN)
+        mine = [row for row in by_class["scan"] if "x" in row["inputs"] and word in row["operator"]]
+        search(constants, free, mine)
+        found["scans"] += left_out(constants, free, mine, lambda row: row["inputs"])
     for constants in data["generator"]:
         mine = [row for row in by_class["random"] if streams.generator_of(row["operator"]) == constants["name"]]
         search(constants, ("elements_per_clock",), mine)
         found["random"] += left_out(constants, ("elements_per_clock",), mine, shape)
     source = PUBLISHED.format("memory_bound_published.csv")
-    for row in (share["scan"], share["index"], *data["chain"], *data["generator"]):
+    for row in (share["scan"], share["index"], *data["scan"], *data["generator"]):
         row |= {"source": source}
     for name, ratios in found.items():
         show(name, ratios)
@@ -212,7 +215,7 @@ def calibrate() -> None:
     write("solvers", HEAD, tables_of(data))
     residuals |= memory_bound_kernels()
     sources = {"fft": "cross-validated with the length left out, one card"}
-    sources["scans"] = "cross-validated with the operator left out"
+    sources["scans"] = "cross-validated with the shape left out"
     found: Tables = []
     for family, ratios in residuals.items():
         one = Residuals("own generation" if family == "fft" else "borrowed", "", np.array(ratios))

@@ -1,24 +1,29 @@
 """Scans, sorts, and what chooses elements: cumulative sums and extremes, `sort`, `topk`, `nonzero`, `unique`.
 
-- A scan along the rows of a matrix goes through each row step by step (ATen's ScanUtils.cuh: a few rows share a block,
-  and each tile of a row waits for the one before), so the time follows the length of the rows and not the bytes:
+- A scan along the rows of a matrix gives each block of 512 threads some rows (ATen's ScanUtils.cuh: 16 to 512 threads a
+  row, by the logarithms of both sides; 16 where it keeps places). In each turn of its loop a block scans twice as many
+  elements of a row as threads have it, in 2 log2(threads) + 1 steps between barriers. A turn of the blocks that share a
+  multiprocessor takes so many cycles:
 
-      time = floor + max(column_us * columns ** order, bytes / (bandwidth * share))
+      max(wait + wait_step * steps, blocks * (turn + turn_step * steps))
 
+  the first where few wait for one another, the second where they fill it.
+- A scan along another dimension gives each thread a column, through which it goes load by load.
   One long row is CUB's device scan instead, which reads and writes once.
 - A sort of rows up to `IN_A_BLOCK` reads and writes once. A longer one is a radix sort of the values with their places:
   eight bits a pass, each of which reads and writes both (Adinets and Merrill, Onesweep, arXiv 2206.01784), and one more
   reading for the histograms. `unique` begins with a sort, `randperm` is one.
 - All others move their bytes once.
 
-The constants are fitted on 24 published scans of rows on an H20 and two long ones of an A100 and an H100 (`make
-calibrate`, `data/streams.toml`). Of sorts no published time was found that names its GPU and PyTorch's present kernels.
+The constants are fitted on published scans of rows on an H20 and two H100 and on two long ones of an A100 and an H100
+(`make calibrate`, `data/streams.toml`). Of sorts no published time was found that names its GPU and PyTorch's present
+kernels.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from math import prod
+from math import ceil, log2, prod
 from typing import NamedTuple
 
 from windtunnel.cost import flops
@@ -26,6 +31,7 @@ from windtunnel.cost.bands import band
 from windtunnel.cost.families import streams
 from windtunnel.cost.families.problem import Price, Problem
 from windtunnel.cost.files import read, shortest_ns
+from windtunnel.gpus import Gpu
 from windtunnel.operators.classes import classify
 
 CLASSES = ("scan",)
@@ -38,18 +44,31 @@ _SORTS = ("sort", "argsort", "msort", "unique", "_unique", "_unique2", "unique_d
 _INDEX_BYTES = 8
 
 
-class Chain(NamedTuple):
-    """The way along the rows of a scan: microseconds of `columns ** order`."""
+BLOCK_THREADS = 512
+LOAD_US = 0.6
+"""A load from memory, for which the next one of a column waits; assumed: Hopper's latency (arXiv 2402.13499)."""
 
-    column_us: float
-    order: float
+
+class Turn(NamedTuple):
+    """A turn of a block's loop over its rows, in cycles; each with what every step of the scan within it adds."""
+
+    wait: float
+    wait_step: float
+    turn: float
+    turn_step: float
 
 
 @cache
-def chain() -> Chain:
-    """The row of `data/streams.toml`."""
-    row = read("streams")["chain"][0]
-    return Chain(row["column_us"], row["order"])
+def turn_of(name: str) -> Turn:
+    """The row of `data/streams.toml` of a scan's operator: one that keeps places, logarithms, or all others."""
+    kind = "places" if keeps_places(name) else "logarithms" if "logcumsumexp" in name else "sums"
+    row = next(row for row in read("streams")["scan"] if row["name"] == kind)
+    return Turn(*(row[field] for field in Turn._fields))
+
+
+def keeps_places(name: str) -> bool:
+    """Whether a scan's result has an index beside each value."""
+    return "cummax" in name or "cummin" in name
 
 
 def price(problem: Problem) -> Price:
@@ -61,10 +80,28 @@ def price(problem: Problem) -> Price:
     if name in _SORTS:
         size = max(size, float(sorted_bytes(of, problem.item_bytes)))
     time_ns = streams.moved_ns(gpu, size, streams.bandwidth(gpu) * streams.class_share("scan", False))
-    if name in _SCANS and prod(of[:-1]) > 1:
-        time_ns = max(time_ns, 1000.0 * chain().column_us * of[-1] ** chain().order)
+    dim = int(dict(signature.detail).get("dim", -1))
+    if name in _SCANS and of and prod(of) > of[dim]:
+        last = dim in (-1, len(of) - 1)
+        time_ns = max(time_ns, rows_ns(name, prod(of[:-1]), of[-1], gpu) if last else 1000.0 * LOAD_US * of[dim])
     floor_ns = shortest_ns(operator, gpu.generation)
     return Price(floor_ns + time_ns, floor_ns, band("scans", "borrowed"))
+
+
+def rows_ns(name: str, rows: int, columns: int, gpu: Gpu) -> float:
+    """A scan of so many rows: the turns of the multiprocessor that has the most blocks."""
+    across, down = (ceil(log2(max(1, side))) for side in (columns, rows))
+    threads = 2 ** (4 if keeps_places(name) else min(9, max(4, (9 + across - down) // 2)))
+    blocks = ceil(ceil(rows / (BLOCK_THREADS // threads)) / gpu.sm_count)
+    at_once = gpu.max_threads_per_sm // BLOCK_THREADS
+    steps = 2 * log2(threads) + 1
+    turn = turn_of(name)
+
+    def cycles(together: int) -> float:
+        return max(turn.wait + turn.wait_step * steps, together * (turn.turn + turn.turn_step * steps))
+
+    waves = (blocks // at_once) * cycles(at_once) + (cycles(blocks % at_once) if blocks % at_once else 0.0)
+    return 1000.0 * ceil(columns / (2 * threads)) * waves / gpu.clock_mhz
 
 
 def sorted_bytes(shape: tuple[int, ...], item_bytes: int) -> int:
