@@ -201,3 +201,13 @@ def dilated(name, dilation):
 def test_a_dilated_transposed_convolution_computes_what_strides_skip(name):
     """cuDNN has no kernels that leave it out: KernelBench's times of dilated ones on eight GPUs are of all of it."""
     assert dilated(name, 2) > 2 * dilated(name, 1)
+
+
+def test_kinds_that_no_timed_network_has_say_so_by_their_band():
+    plane = forward(8, 64, 64, 32, 3)
+    deep = Signature(
+        "aten::convolution", ((8, 64, 8, 32, 32), (64, 64, 3, 3, 3), (8, 64, 8, 32, 32)), ("float16",) * 3, 2
+    )
+    transposed = Signature(plane.name, plane.shapes, plane.dtypes, 2, detail=(*LAST, ("transposed", 1)))
+    assert A100.kernel(plane).band < 0.2
+    assert A100.kernel(deep).band == A100.kernel(transposed).band == 0.9

@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 
 
 class Outcome(NamedTuple):
-    """A model in a group of rows: its predicted and its published figure, times or rates, and the relative band."""
+    """A model in a group of rows: its predicted and its published figure, times or rates, and the relative band.
+
+    `within` is between which factors of the predicted time the truth is said to lie, where hosts widen the band.
+    """
 
     model: str
     group: str
@@ -18,6 +21,7 @@ class Outcome(NamedTuple):
     published: float
     band: float | None
     is_rate: bool = False
+    within: tuple[float, float] | None = None
 
     @property
     def ratio(self) -> float:
@@ -26,6 +30,8 @@ class Outcome(NamedTuple):
     @property
     def inside(self) -> bool:
         """Whether the published time lies in the band around the predicted one."""
+        if self.within is not None:
+            return self.within[0] <= 1.0 / self.ratio <= self.within[1]
         return self.band is not None and abs((self.ratio if self.is_rate else 1.0 / self.ratio) - 1.0) <= self.band
 
 
@@ -66,6 +72,8 @@ def summarize(outcomes: Iterable[Outcome]) -> None:
 def show(one: Outcome) -> Outcome:
     """Print the line of one row."""
     band = "no band" if one.band is None else f"band {one.band:.0%}"
+    if one.within is not None:
+        band = f"within {one.within[0]:.2f} to {one.within[1]:.2f}"
     times = f"{one.predicted:10.1f} of {one.published:10.1f} ms {one.ratio - 1:+7.1%}"
     print(f"{one.model:32} {one.group:24} {times}  {band}", flush=True)
     return one

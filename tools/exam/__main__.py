@@ -13,8 +13,33 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tools.corpus.outcomes import show, summarize
+import numpy as np
+
+from tools.corpus.outcomes import Outcome, show, summarize
 from tools.exam import kernelbench
+from tools.exam.kernelbench import Program
+from tools.fitting import Residuals, band_row, update_bands
+
+SOURCE = "KernelBench's level 1, odd numbers, nine machines, nothing fitted on them: {}"
+
+
+def write_bands(found: list[tuple[Program, Outcome]]) -> None:
+    """Write the bands of convolutions of which no network that was timed has any."""
+    kinds: dict[str, list[float]] = {"convolutions, others": [], "direct convolutions, others": []}
+    for program, one in found:
+        name = program.name.lower()
+        if program.family == "convolution, depthwise":
+            kinds["direct convolutions, others"].append(1.0 / one.ratio)
+        elif "conv" in name and any(word in name for word in ("transposed", "1d", "3d")):
+            kinds["convolutions, others"].append(1.0 / one.ratio)
+    what = ("transposed, 1-D and 3-D ones", "depthwise ones in FP32")
+    update_bands(
+        tuple(kinds),
+        [
+            band_row(family, Residuals("borrowed", "", np.array(ratios)), SOURCE.format(which))
+            for (family, ratios), which in zip(kinds.items(), what, strict=True)
+        ],
+    )
 
 
 def main() -> None:
@@ -26,6 +51,7 @@ def main() -> None:
     parser.add_argument("--least-ms", type=float, default=0.0, help="only programs that took at least so long")
     parser.add_argument("--rows", action="store_true", help="a line for each program")
     parser.add_argument("--all", action="store_true", help="those that are held back too; not for work on the clock")
+    parser.add_argument("--bands", action="store_true", help="write the bands that only these programs tell of")
     options = parser.parse_args()
     found = []
     for program, one in kernelbench.outcomes(options.checkout, options.gpu, options.only, options.all):
@@ -34,6 +60,8 @@ def main() -> None:
     summarize(one for _, one in found)
     print()
     summarize(one._replace(group=f"level {program.level}, {program.family}") for program, one in found)
+    if options.bands and not options.all:
+        write_bands(found)
 
 
 if __name__ == "__main__":

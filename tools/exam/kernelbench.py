@@ -19,7 +19,10 @@ import torch
 
 import windtunnel
 from tools.corpus.outcomes import Outcome
+from windtunnel import hosts
 from windtunnel.errors import WindtunnelError
+from windtunnel.trace.operation import Kind
+from windtunnel.trace.trace import END, KIND, START
 
 WARM_UP, TRIALS = 3, 3
 CLEARED = (32, 1024, 1024)
@@ -127,28 +130,37 @@ def published(checkout: Path, edition: Edition, machine: str, everything: bool) 
     return found
 
 
-def predicted(program: Program, gpu: str, clears_l2: bool) -> tuple[float, float | None]:
-    """Its time in milliseconds on an emulated GPU without data, and its band."""
+def predicted(program: Program, gpu: str, clears_l2: bool) -> tuple[float, float | None, tuple[float, float] | None]:
+    """Its time in milliseconds on an emulated GPU without data, its kernels' band, and what hosts make of that.
+
+    What is between two events and no kernel is the host's: it widens the band as a report widens a step's.
+    """
     names: dict[str, Any] = {"__name__": program.name}
     with windtunnel.emulate(gpu, no_data=True) as session, torch.no_grad():
         exec(compile(program.text, f"{program.name}.py", "exec"), names)
         with torch.device("cuda"):  # inputs of gigabytes are made where they cost nothing
             inputs = [one.cuda() if isinstance(one, torch.Tensor) else one for one in names["get_inputs"]()]
             model = names["Model"](*names["get_init_inputs"]()).cuda()
-        spent = []
+        spent, busy = [], []
         for trial in range(WARM_UP + TRIALS):
             if clears_l2:
                 torch.empty(CLEARED, dtype=torch.int64, device="cuda").fill_(42)
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()
+            before = len(session.trace.rows)
             model(*inputs)
+            rows = [session.trace.rows[at] for at in range(before, len(session.trace.rows))]
             end.record()
             torch.cuda.synchronize()
             if trial >= WARM_UP:
                 spent.append(start.elapsed_time(end))
+                busy.append(sum(row[END] - row[START] for row in rows if row[KIND] == Kind.KERNEL) / 1e6)
         session.write_band()
         band = session.trace.facts["band"]
-    return sum(spent) / len(spent), band
+    low, high = hosts.find(hosts.DEFAULT).band
+    host = max(0.0, 1.0 - sum(busy) / sum(spent))
+    within = band and ((1 - host) * (1 - band) + host * low, (1 - host) * (1 + band) + host * high)
+    return sum(spent) / len(spent), band, within
 
 
 def outcomes(checkout: Path, gpu: str, word: str, everything: bool) -> Iterator[tuple[Program, Outcome]]:
@@ -163,9 +175,9 @@ def outcomes(checkout: Path, gpu: str, word: str, everything: bool) -> Iterator[
                 if time is None or word not in program.name:
                     continue
                 try:
-                    found, band = predicted(program, key, edition.clears_l2)
+                    found, band, within = predicted(program, key, edition.clears_l2)
                 except (WindtunnelError, RuntimeError) as error:
                     print(f"{program.name} on {key} ({machine}) did not run: {str(error).splitlines()[0]}", flush=True)
                     continue
                 gc.collect()
-                yield program, Outcome(program.name[:32], f"{key} {edition.commit}", found, time, band)
+                yield program, Outcome(program.name[:32], f"{key} {edition.commit}", found, time, band, within=within)

@@ -45,6 +45,8 @@ TILE_COLUMNS = 64
 """Keys of one step of its loop."""
 HEAD_MULTIPLE = 16
 """Elements that a head's size is padded to: the depth of one tensor-core instruction of 16 bits."""
+IN_REGISTERS = 128
+"""The largest head whose results CUTLASS's memory-efficient kernels keep there (`kKeepOutputInRF`)."""
 SPLITS = (1, 2, 4, 8, 16, 32)
 BANDWIDTH_SHARE = 0.8
 """Of the memory's bandwidth that queries, keys and values come at; assumed, as products reach it."""
@@ -84,7 +86,8 @@ class Constants(NamedTuple):
 class Attention(NamedTuple):
     """Texts, heads of queries and of keys, queries and keys a text, sizes of a head, and what the call asks for.
 
-    `masked` says that each score gets a number from a tensor (`attn_mask`).
+    `masked` says that each score gets a number from a tensor (`attn_mask`), `spills` that a kernel's results do not
+    fit into its registers.
     """
 
     texts: int
@@ -98,6 +101,7 @@ class Attention(NamedTuple):
     backward: bool
     splits: bool
     masked: bool = False
+    spills: bool = False
 
     @property
     def blocks(self) -> int:
@@ -198,6 +202,8 @@ def memory_bytes(of: Attention, item_bytes: int) -> float:
     once = item_bytes * (queries * (of.dim + of.value_dim) + keys * (of.dim + of.value_dim))
     if of.masked:
         once += item_bytes * queries * of.keys
+    if of.spills:  # 32-bit results of every block, written and read for each tile of keys
+        once += 8 * queries * of.value_dim * ceil(of.keys / TILE_ROWS)
     if not of.backward:
         return once
     # The results and their gradients twice, and the 32-bit gradient of the queries written, read and converted.
@@ -225,7 +231,10 @@ def sizes(problem: Problem) -> Attention | None:
     causal = any(str(detail.get(name, 0)) not in ("0", "False") for name in ("is_causal", "causal", "custom_mask_type"))
     splits = not backward and str(detail.get("dropout_p", "0.0")) in ("0.0", "0")
     masked = _is_masked(shapes[first + 3 :], rows, columns, backward and columns == value[-1])
-    return Attention(texts, heads, key_heads, rows, columns, query[-1], value[-1], causal, backward, splits, masked)
+    spills = "efficient" in problem.name and value[-1] > IN_REGISTERS
+    return Attention(
+        texts, heads, key_heads, rows, columns, query[-1], value[-1], causal, backward, splits, masked, spills
+    )
 
 
 def _is_masked(rest: Sequence[tuple[int, ...]], queries: int, keys: int, results_too: bool) -> bool:

@@ -138,6 +138,8 @@ def price(problem: Problem) -> Price | None:
     part = reached / row[0].scale
     total = sum(_kind_ns(kind, of, problem, row[0], part) for kind in kinds)
     total = max(total, floor) + streams.bias_ns(problem)
+    if not direct_convolutions.is_of_networks(problem):
+        return Price(total, floor, band("convolutions, others", "borrowed"))
     return Price(total, floor, band("convolutions", "own generation" if fitted else "borrowed"))
 
 

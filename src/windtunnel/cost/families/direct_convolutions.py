@@ -70,6 +70,14 @@ def is_grouped_product(problem: Problem, weight: tuple[int, ...]) -> bool:
     return last and tensor_cores and forward and len(weight) == 4 and weight[2:] not in CUDNN_LAST_KERNELS
 
 
+def is_of_networks(problem: Problem) -> bool:
+    """Whether it is of a kind that the timed networks consist of: two dimensions, and not transposed.
+
+    Of others only KernelBench's programs tell (`make exam ARGS=--bands`), of depthwise ones in 32 bits as well.
+    """
+    return len(problem.inputs[0]) == 4 and not flops.is_set(problem.signature, "transposed")
+
+
 def is_pytorchs(problem: Problem) -> bool:
     """Whether PyTorch's own kernels run the forward pass, not cuDNN's."""
     x, weight = problem.inputs[:2]
@@ -120,4 +128,6 @@ def price(problem: Problem) -> Price | None:
     bias_ns = 0.0 if is_pytorchs(problem) else streams.bias_ns(problem)
     distance = "own generation" if gpu.generation in FITTED_ON else "borrowed"
     total_ns = floor_ns + max(1e9 * work / rate, memory_ns) + bias_ns
+    if not (is_of_networks(problem) and problem.item_bytes == 2):
+        return Price(total_ns, floor_ns, band("direct convolutions, others", "borrowed"))
     return Price(total_ns, floor_ns, band("direct convolutions", distance))
