@@ -91,7 +91,7 @@ def price(problem: Problem) -> Price:
 def rows_ns(name: str, rows: int, columns: int, gpu: Gpu) -> float:
     """A scan of so many rows: the turns of the multiprocessor that has the most blocks."""
     across, down = (ceil(log2(max(1, side))) for side in (columns, rows))
-    threads = 2 ** (4 if keeps_places(name) else min(9, max(4, (9 + across - down) // 2)))
+    threads: int = 1 << (4 if keeps_places(name) else min(9, max(4, (9 + across - down) // 2)))
     blocks = ceil(ceil(rows / (BLOCK_THREADS // threads)) / gpu.sm_count)
     at_once = gpu.max_threads_per_sm // BLOCK_THREADS
     steps = 2 * log2(threads) + 1
