@@ -139,3 +139,15 @@ def test_written_integers_stay_known() -> None:
         numbers[[0]] = 9  # C++ keeps a list of indices to itself
         with pytest.raises(windtunnel.errors.UnsupportedError, match="reads values of a device tensor"):
             numbers.tolist()
+
+
+def test_a_comprehension_of_a_library_counts_as_the_function_around_it(tmp_path: Path) -> None:
+    """TRL's GRPO reads its completions in one, which has a frame of its own before Python 3.12."""
+    file = tmp_path / "site-packages" / "trl" / "trainer" / "grpo_trainer.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("def _generate_single_turn(rows):\n    return [row.tolist() for row in rows]\n")
+    names: dict[str, Callable[[Tensor], list[list[int]]]] = {}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    with windtunnel.emulate("A100", no_data=True):
+        drawn = torch.randint(3, 9, (2, 3), device="cuda")
+        assert names["_generate_single_turn"](drawn) == [[1, 1, 1]] * 2

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent
 PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 VERSION = re.compile(r'^__version__ = "([\w.]+)"', re.MULTILINE)
+NOT_IN_MODULE = re.compile(r"cannot import name '(\w+)'")
 DISTRIBUTION = re.compile(r'^DISTRIBUTION = "([\w.]+)"', re.MULTILINE)
 
 
@@ -179,5 +180,22 @@ def refuse(library: str, module: str, name: str, instead: str = "") -> NoReturn:
     Raises:
         MissingNameError: always.
     """
-    instead = instead or f"leave it out, or the stand-in (--without {module.partition('.')[0]})"
-    raise MissingNameError(f"{module}.{name} is not in windtunnel's stand-in for {library}: {instead}", name=name)
+    raise MissingNameError(_lacking(library, f"{module}.{name}", instead), name=name)
+
+
+def missing(error: ImportError) -> str:
+    """The same of an import that failed, for which Python has words of its own; "" where it was of no stand-in's."""
+    name = error.name or ""
+    library = find(name.partition(".")[0])
+    module = sys.modules.get(library.name) if library is not None else None
+    if library is None or module is None or not (module.__file__ or "").startswith(str(FOLDER)):
+        return ""
+    if isinstance(error, ModuleNotFoundError):
+        return _lacking(str(library), name)
+    found = NOT_IN_MODULE.search(str(error))
+    return _lacking(str(library), f"{name}.{found[1]}") if found else ""
+
+
+def _lacking(library: str, what: str, instead: str = "") -> str:
+    instead = instead or f"leave it out, or the stand-in (--without {what.partition('.')[0]})"
+    return f"{what} is not in windtunnel's stand-in for {library}: {instead}"

@@ -495,6 +495,7 @@ class Dispatch(TorchDispatchMode):
             made = signature(func, plan, args, kwargs, out, tf32)
             cost = self.costs[name] = machine.price(machine.devices[device], made)
             machine.first_use(self.local.host, machine.devices[device], plan.name)
+            self.state.sites.frame()  # sees a stand-in's function, should it be one (`Finder.stand_in_ran`)
         local, state = self.local, self.state
         stream = local.streams[device]
         if known.workspace:
