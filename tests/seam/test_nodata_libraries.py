@@ -141,13 +141,14 @@ def test_written_integers_stay_known() -> None:
             numbers.tolist()
 
 
-def test_a_comprehension_of_a_library_counts_as_the_function_around_it(tmp_path: Path) -> None:
-    """TRL's GRPO reads its completions in one, which has a frame of its own before Python 3.12."""
+def test_completions_of_a_reinforcement_learner_have_full_length(tmp_path: Path) -> None:
+    """TRL's GRPO asks for the tokens that were drawn, and which of them come before a text's end."""
     file = tmp_path / "site-packages" / "trl" / "trainer" / "grpo_trainer.py"
     file.parent.mkdir(parents=True)
-    file.write_text("def _generate_single_turn(rows):\n    return [row.tolist() for row in rows]\n")
-    names: dict[str, Callable[[Tensor], list[list[int]]]] = {}
+    file.write_text("def _generate_single_turn(tokens):\n    return tokens.cpu(), (tokens < 3).cpu()\n")
+    names: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {}
     exec(compile(file.read_text(), str(file), "exec"), names)
     with windtunnel.emulate("A100", no_data=True):
-        drawn = torch.randint(3, 9, (2, 3), device="cuda")
-        assert names["_generate_single_turn"](drawn) == [[1, 1, 1]] * 2
+        tokens, before = names["_generate_single_turn"](torch.randint(3, 9, (2, 5), device="cuda"))
+        assert (tokens == 1).all()
+        assert before.all()

@@ -146,9 +146,6 @@ class Sites:
             kind = self._kind(code) if kind is None else kind
             if kind == PROGRAM:
                 return None
-            if code.co_name == "<listcomp>":  # a frame of its own before Python 3.12
-                frame = frame.f_back
-                continue
             function = _within_packages(code.co_filename).replace(os.sep, "/"), code.co_name
             if kind == LIBRARY or function in known:
                 return function

@@ -488,8 +488,7 @@ class Dispatch(TorchDispatchMode):
             tf32 = self.state.tf32(known.tf32)
             key += [tf32, plan.layout and plan.layout(args)]
         name = (*key, device)
-        cost = self.costs.get(name)
-        machine = self.machine
+        cost, machine = self.costs.get(name), self.machine
         if cost is None:
             self.deviations.check(plan.name, args, out)
             made = signature(func, plan, args, kwargs, out, tf32)
