@@ -118,9 +118,12 @@ class Finder:
         from windtunnel.libraries._metadata import Standin
 
         wanted = context.name and context.name.replace("-", "_")
+        packages: dict[tuple[str, str], list[str]] = {}
         for library in map(find, names()):
             if library is not None and library.name not in _left_out() and wanted in (None, library.distribution):
-                yield Standin(library.distribution, library.version, library.name)
+                packages.setdefault((library.distribution, library.version), []).append(library.name)
+        for (distribution, version), inside in packages.items():
+            yield Standin(distribution, version, inside)
 
 
 def _says(loader: Loader, say: Callable[[], None]) -> None:
