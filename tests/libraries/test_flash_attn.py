@@ -368,3 +368,46 @@ def test_texts_of_several_lengths_make_nobody_wait(session: Session) -> None:
     graph.replay()
     assert torch.equal(out, flash_attn.flash_attn_varlen_func(q, q, q, begins, begins, 4, 4, causal=True))
     assert not torch.equal(out, direct)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_its_kernels_by_themselves_make_a_ring(session: Session, causal: bool) -> None:
+    """ring-flash-attention and diffusers call them: a part of the keys, with the logarithms of all of them."""
+    leaves = [tensor.float().requires_grad_() for tensor in drawn((2, 16, 4, 20), (2, 16, 2, 20), (2, 16, 2, 20))]
+    (weights,) = drawn((2, 16, 4, 20), seed=1)
+    expected = attended(*leaves, seen(16, 16, causal))
+    (expected * weights).sum().backward()
+    q, k, v = (tensor.detach().half().cuda() for tensor in leaves)
+    library = importlib.import_module("windtunnel.libraries.flash_attn.flash_attn_interface")
+    told = 20**-0.5, causal, -1, -1, 0.0, None
+    out, lse, nothing, random = library._wrapped_flash_attn_forward(q, k, v, 0.0, *told, False)
+    assert (out.shape[-1], lse.shape, nothing.numel()) == (24, (2, 4, 16), 0)  # padded, as the library gives it
+    torch.testing.assert_close(out[..., :20].cpu().float(), expected.detach(), rtol=1e-2, atol=4e-3)
+    parts = []
+    for keys in (slice(None),) if causal else (slice(8), slice(8, None)):
+        given = q, k[:, keys], v[:, keys]
+        places = [torch.empty_like(tensor) for tensor in given]
+        rows = library._flash_attn_backward(weights.cuda(), *given, out, lse, *places, 0.0, *told, False, random)
+        assert rows.shape == (2, 4, 128)
+        parts.append([place.cpu().float() for place in places])
+    found = [sum(part[0] for part in parts), *(torch.cat([part[i] for part in parts], 1) for i in (1, 2))]
+    for one, leaf in zip(found, leaves, strict=True):
+        torch.testing.assert_close(one, leaf.grad, rtol=2e-2, atol=2e-2)
+
+
+def test_its_kernels_by_themselves_take_texts_of_several_lengths(session: Session) -> None:
+    library = importlib.import_module("windtunnel.libraries.flash_attn.flash_attn_interface")
+    tensors = [tensor.cuda().requires_grad_() for tensor in drawn((16, 2, 16), (16, 2, 16), (16, 2, 16))]
+    (weights,) = [tensor.cuda() for tensor in drawn((16, 2, 16), seed=1)]
+    begins = torch.tensor([0, 5, 6, 16], dtype=torch.int32, device="cuda")
+    texts = begins, begins, 10, 10
+    expected = flash_attn.flash_attn_varlen_func(*tensors, *texts, causal=True)
+    expected.backward(weights)
+    told = 0.25, True, -1, -1, 0.0, None
+    q, k, v = (tensor.detach() for tensor in tensors)
+    out, lse, _, random = library._flash_attn_varlen_forward(q, k, v, *texts, 0.0, *told)
+    torch.testing.assert_close(out, expected.detach())
+    places = [torch.empty_like(tensor) for tensor in tensors]
+    library._flash_attn_varlen_backward(weights, q, k, v, out, lse, *places, *texts, 0.0, *told, False, random)
+    for place, tensor in zip(places, tensors, strict=True):
+        torch.testing.assert_close(place, tensor.grad)

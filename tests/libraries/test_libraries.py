@@ -52,6 +52,8 @@ def test_a_name_that_the_stand_in_has_not():
         MissingNameError, match=r"d2l\.torch\.train_ch6 is not in windtunnel's stand-in for d2l 1\.0\.3"
     ):
         libraries.refuse("d2l 1.0.3", "d2l.torch", "train_ch6")
+    with pytest.raises(MissingNameError, match=r"leave it out, or the stand-in \(--without apex\)$"):
+        libraries.refuse("apex 0.1", "apex.optimizers", "FusedLAMB")
     assert issubclass(MissingNameError, AttributeError)
 
 
@@ -70,6 +72,21 @@ def test_one_that_is_only_looked_for_is_not_said_to_have_run(run):
     done = run("import torch\n" + look + "torch.ones(3, device='cuda')\n")
     assert done.stdout == "True\n2.8.3 ['flash_attn']\n", done.stderr
     assert "stand-in" not in done.stderr
+
+
+@pytest.mark.long
+def test_one_that_only_a_library_imports_is_said_once_it_runs(run, tmp_path):
+    """accelerate imports transformer_engine wherever it finds it, and diffusers flash_attn and xformers."""
+    package = tmp_path / "site-packages" / "looking"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("import flash_attn, transformer_engine\n")
+    source = "import sys\nsys.path.append('site-packages')\nimport torch, looking\ntorch.ones(3, device='cuda')\n"
+    source += "for _ in range(200):\n    torch.ones(3, device='cuda') + 1\n"  # after these, few lines are looked up
+    uses = "q = torch.ones(1, 4, 2, 8, device='cuda', dtype=torch.half)\nlooking.flash_attn.flash_attn_func(q, q, q)\n"
+    assert "stand-in" not in run(source).stderr
+    done = run(source + uses, "--gpus", "A100")
+    assert done.stderr.count("stand-in for part of") == 1
+    assert "flash_attn is not installed" in done.stderr
 
 
 @pytest.mark.long
@@ -104,6 +121,15 @@ def test_what_it_lacks_is_refused_in_one_sentence(run):
     assert done.stdout == "False\n"
     assert done.returncode == 66
     assert "install d2l itself, which is then used (pip install --no-deps d2l==1.0.3)" in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("source", "name"), [("from apex import amp", "apex.amp"),
+                                              ("import apex.parallel", "apex.parallel")])  # fmt: skip
+def test_what_is_imported_and_lacks_is_refused_in_one_sentence(run, source, name):
+    done = run(f"import torch\ntry:\n    {source}\nexcept ImportError:\n    print('none')\n{source}\n")
+    assert (done.stdout, done.returncode) == ("none\n", 66)
+    assert done.stderr.count(f"windtunnel: {name} is not in windtunnel's stand-in for apex 0.1: leave it out") == 1
 
 
 @pytest.mark.long

@@ -267,3 +267,31 @@ def test_wide_heads_do_not_train_with_flash_on_small_ampere() -> None:
     problem = choice.Problem(*parts, None, 0.0, False, gpu, 90100, (12, 4))
     assert choice.choose(problem) == choice.EFFICIENT
     assert choice.choose(problem._replace(query=parts[0].detach(), key=parts[1].detach(), value=parts[2].detach())) == 1
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("flash", HALF), ("efficient", SINGLE)])
+def test_gradients_of_a_part_of_the_keys_use_the_logarithms_of_all(name: str, dtype: torch.dtype) -> None:
+    """Ring attention: each rank has a part of the keys, and the result and the logarithms of all of them."""
+    leaves = heads(dtype)
+    weights = torch.randn(2, 4, 24, 16, generator=torch.Generator().manual_seed(1))
+    (F.scaled_dot_product_attention(*(t.float() for t in leaves)) * weights).sum().backward()
+    with windtunnel.emulate("A100"):
+        q, k, v = (t.detach().transpose(1, 2).cuda() for t in leaves)
+        grad = weights.transpose(1, 2).to("cuda", dtype)
+        if name == "flash":
+            out, lse, *seed, _ = torch.ops.aten._flash_attention_forward(q, k, v, None, None, 24, 24, 0.0, False, False)
+        else:
+            out, lse, *seed, _, _ = torch.ops.aten._efficient_attention_forward(
+                q, k, v, None, None, None, None, None, 0.0, 0, True
+            )
+        parts = []
+        for keys, values in zip(k.split(12, 1), v.split(12, 1), strict=True):
+            if name == "flash":
+                given = grad, q, keys, values, out, lse, None, None, 24, 12, 0.0, False, *seed
+                parts.append(torch.ops.aten._flash_attention_backward(*given))
+            else:
+                given = grad, q, keys, values, None, out, None, None, 24, 12, lse, 0.0, *seed, 0, False
+                parts.append(torch.ops.aten._efficient_attention_backward(*given)[:3])
+        found = [parts[0][0] + parts[1][0], *(torch.cat([part[i] for part in parts], 1) for i in (1, 2))]
+        for one, leaf in zip(found, leaves, strict=True):
+            torch.testing.assert_close(one.cpu().transpose(1, 2), leaf.grad, rtol=1e-2, atol=4e-3)

@@ -139,3 +139,16 @@ def test_written_integers_stay_known() -> None:
         numbers[[0]] = 9  # C++ keeps a list of indices to itself
         with pytest.raises(windtunnel.errors.UnsupportedError, match="reads values of a device tensor"):
             numbers.tolist()
+
+
+def test_completions_of_a_reinforcement_learner_have_full_length(tmp_path: Path) -> None:
+    """TRL's GRPO asks for the tokens that were drawn, and which of them come before a text's end."""
+    file = tmp_path / "site-packages" / "trl" / "trainer" / "grpo_trainer.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("def _generate_single_turn(tokens):\n    return tokens.cpu(), (tokens < 3).cpu()\n")
+    names: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    with windtunnel.emulate("A100", no_data=True):
+        tokens, before = names["_generate_single_turn"](torch.randint(3, 9, (2, 5), device="cuda"))
+        assert (tokens == 1).all()
+        assert before.all()

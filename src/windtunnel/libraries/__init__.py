@@ -7,6 +7,7 @@ docstring says which part of it.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from importlib import util
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from windtunnel.errors import MissingNameError, UnsupportedError, UsageError
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from importlib.metadata import Distribution, DistributionFinder
 
 FOLDER = Path(__file__).parent
+PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 VERSION = re.compile(r'^__version__ = "([\w.]+)"', re.MULTILINE)
+NOT_IN_MODULE = re.compile(r"cannot import name '(\w+)'")
 DISTRIBUTION = re.compile(r'^DISTRIBUTION = "([\w.]+)"', re.MULTILINE)
 
 
@@ -78,10 +81,15 @@ def require(wanted: Iterable[str]) -> tuple[str, ...]:
 
 
 class Finder:
-    """The last finder of `sys.meta_path`: what nothing else has found is looked for here. `said` is told of each."""
+    """The last finder of `sys.meta_path`: what nothing else has found is looked for here.
+
+    `said` is told of each that the program imports. Libraries import what they find, used or not, so one that only they
+    have imported is told of when an operation comes from it (`stand_in_ran`, which `seam/sites.py` calls).
+    """
 
     def __init__(self, said: Callable[[Library], None]) -> None:
         self._said = said
+        self._waiting: dict[str, Library] = {}
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """The module of a stand-in, which is loaded under the library's name."""
@@ -90,17 +98,32 @@ class Finder:
             return None
         found = util.spec_from_file_location(name, library.file)
         if found is not None and found.loader is not None:
-            _says(found.loader, partial(self._said, library))
+            _says(found.loader, partial(self._imported, library))
         return found
+
+    def _imported(self, library: Library) -> None:
+        if any(part in _importer() for part in PACKAGES):
+            self._waiting[library.name] = library
+        else:
+            self._said(library)
+
+    def stand_in_ran(self, file: str) -> None:
+        """An operation came from this file of a stand-in."""
+        library = self._waiting.pop(Path(file).relative_to(FOLDER).parts[0].removesuffix(".py"), None)
+        if library is not None:
+            self._said(library)
 
     def find_distributions(self, context: DistributionFinder.Context) -> Iterator[Distribution]:
         """What `importlib.metadata` knows of them."""
         from windtunnel.libraries._metadata import Standin
 
         wanted = context.name and context.name.replace("-", "_")
+        packages: dict[tuple[str, str], list[str]] = {}
         for library in map(find, names()):
             if library is not None and library.name not in _left_out() and wanted in (None, library.distribution):
-                yield Standin(library.distribution, library.version, library.name)
+                packages.setdefault((library.distribution, library.version), []).append(library.name)
+        for (distribution, version), inside in packages.items():
+            yield Standin(distribution, version, inside)
 
 
 def _says(loader: Loader, say: Callable[[], None]) -> None:
@@ -112,6 +135,17 @@ def _says(loader: Loader, say: Callable[[], None]) -> None:
         run(module)
 
     loader.exec_module = exec_module  # type: ignore[method-assign]
+
+
+def _importer() -> str:
+    """The file that imports what is being loaded."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file != __file__ and not file.startswith("<frozen importlib") and file != importlib.__file__:
+            return file
+        frame = frame.f_back
+    return ""
 
 
 def _left_out() -> list[str]:
@@ -143,14 +177,28 @@ def unanswered(library: str, what: str, instead: str = "leave it out") -> NoRetu
     raise UnsupportedError(f"windtunnel's stand-in for {library} does not answer {what}: {instead}")
 
 
-def refuse(library: str, module: str, name: str) -> NoReturn:
+def refuse(library: str, module: str, name: str, instead: str = "") -> NoReturn:
     """Refuse a name that the library has and its stand-in has not, or that neither has.
 
     Raises:
         MissingNameError: always.
     """
-    raise MissingNameError(
-        f"{module}.{name} is not in windtunnel's stand-in for {library}: install {library.partition(' ')[0]} itself, "
-        f"which is then used (pip install --no-deps {library.replace(' ', '==')})",
-        name=name,
-    )
+    raise MissingNameError(_lacking(library, f"{module}.{name}", instead), name=name)
+
+
+def missing(error: ImportError) -> str:
+    """The same of an import that failed, for which Python has words of its own; "" where it was of no stand-in's."""
+    name = error.name or ""
+    library = find(name.partition(".")[0])
+    module = sys.modules.get(library.name) if library is not None else None
+    if library is None or module is None or not (module.__file__ or "").startswith(str(FOLDER)):
+        return ""
+    if isinstance(error, ModuleNotFoundError):
+        return _lacking(str(library), name)
+    found = NOT_IN_MODULE.search(str(error))
+    return _lacking(str(library), f"{name}.{found[1]}") if found else ""
+
+
+def _lacking(library: str, what: str, instead: str = "") -> str:
+    instead = instead or f"leave it out, or the stand-in (--without {what.partition('.')[0]})"
+    return f"{what} is not in windtunnel's stand-in for {library}: {instead}"

@@ -9,7 +9,7 @@ Tensor = torch.Tensor
 aten = torch.ops.aten
 
 
-def _padded(tensor: Tensor) -> Tensor:
+def padded(tensor: Tensor) -> Tensor:
     """The head's width made a multiple of eight, as the library does it."""
     rest = tensor.shape[-1] % 8
     return F.pad(tensor, [0, 8 - rest]) if rest else tensor
@@ -23,7 +23,7 @@ class _Attention(torch.autograd.Function):
         ctx, q, k, v, cu_q, cu_k, most_q, most_k, p, scale, causal, window
     ):
         width = q.shape[-1]
-        q, k, v = _padded(q), _padded(k), _padded(v)
+        q, k, v = padded(q), padded(k), padded(v)
         left, right = (None if side < 0 else side for side in window)
         out, lse, *random, _ = aten._flash_attention_forward(
             q, k, v, cu_q, cu_k, most_q, most_k, p, causal, False,
@@ -39,7 +39,7 @@ class _Attention(torch.autograd.Function):
         q, k, v, out, lse, cu_q, cu_k, seed, unused = ctx.saved_tensors
         most_q, most_k, p, scale, causal, left, right, width = ctx.told
         found = aten._flash_attention_backward(
-            _padded(grad.contiguous()), q, k, v, out, lse, cu_q, cu_k, most_q, most_k, p, causal, seed, unused,
+            padded(grad.contiguous()), q, k, v, out, lse, cu_q, cu_k, most_q, most_k, p, causal, seed, unused,
             scale=scale, window_size_left=left, window_size_right=right,
         )  # fmt: skip
         return (*(one[..., :width] for one in found), *[None] * 8)

@@ -7,11 +7,11 @@ from typing import NoReturn
 
 
 class Standin(Distribution):
-    """A distribution that consists of its name and its version."""
+    """A distribution that consists of its name, its version and its packages."""
 
-    def __init__(self, name: str, version: str, package: str) -> None:
+    def __init__(self, name: str, version: str, packages: list[str]) -> None:
         metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        self._texts = {"METADATA": metadata, "top_level.txt": f"{package}\n"}
+        self._texts = {"METADATA": metadata, "top_level.txt": "\n".join(packages) + "\n"}
 
     def read_text(self, filename: str) -> str | None:
         """The metadata and the name of its package, and no other file."""

@@ -1,4 +1,4 @@
-"""flash_attn 3: attention on Hopper, whose module is `flash_attn_interface` (distribution flash_attn_3).
+"""flash_attn 3, whose module is `flash_attn_interface` (distribution flash_attn_3): on Ampere, Ada and Hopper.
 
 `flash_attn_func`, `flash_attn_varlen_func`, `flash_attn_qkvpacked_func` and `flash_attn_with_kvcache`, with windows,
 softcapping, groups of heads and pages of a cache, computed and kept as flash_attn 2 does it. Numbers of 8 bits

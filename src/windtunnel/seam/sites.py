@@ -17,6 +17,7 @@ from windtunnel.trace.trace import Table
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 PROGRAMS = tuple(os.path.join(OURS, name) + os.sep for name in ("experiments", "programs"))
 """Parts of this package that count as programs: the experiments, and the examples in the wheel."""
+STAND_INS = os.path.join(OURS, "libraries") + os.sep
 STANDARD = tuple(os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib"))
 PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 HIDING = (
@@ -191,7 +192,12 @@ class Sites:
             self._kinds.clear()
             self._numbers.clear()
             self._codes.clear()
-        kind = self._kinds[id(code)] = kind_of(code.co_filename)
+        file = code.co_filename
+        kind = self._kinds[id(code)] = kind_of(file)
+        if file.startswith(STAND_INS):  # the finder that offers them says which libraries' functions have run
+            for finder in sys.meta_path:
+                if run := getattr(finder, "stand_in_ran", None):
+                    run(file)
         self._codes.append(code)
         return kind
 

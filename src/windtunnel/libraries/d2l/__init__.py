@@ -6,3 +6,4 @@ Data sets, models and the functions of single chapters are refused.
 """
 
 __version__ = "1.0.3"
+INSTEAD = "install d2l itself, which is then used (pip install --no-deps d2l==1.0.3)"

@@ -3,6 +3,7 @@
 from typing import NoReturn
 
 from windtunnel.libraries import refuse
+from windtunnel.libraries.d2l import INSTEAD
 from windtunnel.mxnet import cpu, gpu, num_gpus, try_all_gpus, try_gpu
 from windtunnel.train.board import Board as ProgressBoard
 from windtunnel.train.frameworks.mxnet import Module as _Module
@@ -24,7 +25,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> NoReturn:
-    refuse("d2l 1.0.3", "d2l.mxnet", name)
+    refuse("d2l 1.0.3", "d2l.mxnet", name, INSTEAD)
 
 
 class Module(_Module):

@@ -5,6 +5,7 @@ from typing import NoReturn
 import tensorflow as tf
 
 from windtunnel.libraries import refuse
+from windtunnel.libraries.d2l import INSTEAD
 from windtunnel.train.board import Board as ProgressBoard
 from windtunnel.train.hooks import HyperParameters, add_to_class
 
@@ -12,7 +13,7 @@ __all__ = ["HyperParameters", "ProgressBoard", "add_to_class", "cpu", "gpu", "nu
 
 
 def __getattr__(name: str) -> NoReturn:
-    refuse("d2l 1.0.3", "d2l.tensorflow", name)
+    refuse("d2l 1.0.3", "d2l.tensorflow", name, INSTEAD)
 
 
 def cpu() -> object:

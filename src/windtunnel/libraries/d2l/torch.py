@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from windtunnel.libraries import refuse
+from windtunnel.libraries.d2l import INSTEAD
 from windtunnel.torch import cpu, gpu, num_gpus, try_all_gpus, try_gpu
 from windtunnel.train.board import Board as ProgressBoard
 from windtunnel.train.hooks import HyperParameters, add_to_class
@@ -39,7 +40,7 @@ class Batches(Protocol):
 
 
 def __getattr__(name: str) -> NoReturn:
-    refuse("d2l 1.0.3", "d2l.torch", name)
+    refuse("d2l 1.0.3", "d2l.torch", name, INSTEAD)
 
 
 class Module(nn.Module, HyperParameters):

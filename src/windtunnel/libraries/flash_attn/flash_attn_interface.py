@@ -16,11 +16,19 @@ from ._checks import check_batch as _check_batch
 from ._checks import check_slopes as _slopes
 from ._checks import check_texts as _check_texts
 from ._checks import require as _require
+from ._pieces import flash_attn_backward as _flash_attn_backward
+from ._pieces import flash_attn_forward as _flash_attn_forward
+from ._pieces import flash_attn_varlen_backward as _flash_attn_varlen_backward
+from ._pieces import flash_attn_varlen_forward as _flash_attn_varlen_forward
 from ._reference import by_definition as _by_definition  # noqa: F401  # which defines the operator
 
 LIBRARY = "flash_attn 2.8.3"
 Tensor = torch.Tensor
 Window = tuple[int, int]
+_wrapped_flash_attn_backward = _flash_attn_backward
+_wrapped_flash_attn_forward = _flash_attn_forward
+_wrapped_flash_attn_varlen_backward = _flash_attn_varlen_backward
+_wrapped_flash_attn_varlen_forward = _flash_attn_varlen_forward
 
 
 def __getattr__(name: str) -> NoReturn:

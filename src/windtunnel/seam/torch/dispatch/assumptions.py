@@ -225,7 +225,9 @@ class Assumptions:
         """What is assumed where a library's own function asks for a truth or a number, and what it means."""
         asking = self.state.sites.library_function(library_questions.ANSWERS)
         answer = None if asking is None else library_questions.ANSWERS.get(asking)
-        return answer if answer is not None and isinstance(answer[0], bool) is truth else None
+        if answer is None or (isinstance(answer[0], bool) and not truth):
+            return None
+        return (bool(answer[0]), answer[1]) if truth else answer
 
     def values(self, tensor: Tensor) -> Tensor:
         """A host tensor of what a device tensor's elements are taken for; of its own values where it has any."""

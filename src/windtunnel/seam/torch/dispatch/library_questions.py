@@ -34,5 +34,9 @@ ANSWERS: dict[tuple[str, str], tuple[bool | int, str]] = {
     ("transformers/masking_utils.py", "flex_attention_mask"): (True, "no token is padding"),
     ("transformers/modeling_attn_mask_utils.py", "_ignore_causal_mask_sdpa"): (True, "no token is padding"),
     ("transformers/modeling_utils.py", "warn_if_padding_and_no_attention_mask"): (False, "no token is padding"),
+    ("trl/trainer/grpo_trainer.py", "_generate_single_turn"): (1, "completions have full length, of tokens 1"),
 }
-"""By file and name of the function: the truth or the integer that it reads, and what that means."""
+"""By file and name of the function: the truth or the integer that it reads, and what that means.
+
+An integer answers truths as well: it is true unless it is 0.
+"""

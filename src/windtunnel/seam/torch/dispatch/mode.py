@@ -488,13 +488,13 @@ class Dispatch(TorchDispatchMode):
             tf32 = self.state.tf32(known.tf32)
             key += [tf32, plan.layout and plan.layout(args)]
         name = (*key, device)
-        cost = self.costs.get(name)
-        machine = self.machine
+        cost, machine = self.costs.get(name), self.machine
         if cost is None:
             self.deviations.check(plan.name, args, out)
             made = signature(func, plan, args, kwargs, out, tf32)
             cost = self.costs[name] = machine.price(machine.devices[device], made)
             machine.first_use(self.local.host, machine.devices[device], plan.name)
+            self.state.sites.frame()  # sees a stand-in's function, should it be one (`Finder.stand_in_ran`)
         local, state = self.local, self.state
         stream = local.streams[device]
         if known.workspace:

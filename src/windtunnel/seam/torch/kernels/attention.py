@@ -277,16 +277,16 @@ def _backward(given: Keywords) -> list[Tensor]:
     heads = key.shape[1]
     key, value = (all_heads(t, query) for t in (key, value))
     wants_bias = bias is not None and given.get("grad_input_mask", (0, 0, 0, 0))[3]
+    lse = given["logsumexp"]
+    lse = (lse.squeeze(-1) if lse.dim() == 4 else lse)[..., : query.shape[2]]
     if not p and not wants_bias and query.shape[-1] == value.shape[-1]:
-        lse = given["logsumexp"]
-        lse = (lse.squeeze(-1) if lse.dim() == 4 else lse)[..., : query.shape[2]]
         lse = lse.transpose(1, 2).contiguous().transpose(1, 2)
         grads: list[Tensor] = list(aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
             grad, query, key, value, given["out"], lse, 0.0, causal, attn_mask=bias, scale=scale
         ))  # fmt: skip
     else:
         seed = int(given["philox_seed"].view(-1)[0]) if p else 0
-        grads = gradients(grad, query, key, value, bias, p, causal, scale, seed)
+        grads = gradients(grad, query, key, value, given["out"], lse, bias, p, causal, scale, seed)
     for place in (1, 2):
         if heads != query.shape[1]:
             grads[place] = grads[place].unflatten(1, (heads, -1)).sum(2)
@@ -294,15 +294,21 @@ def _backward(given: Keywords) -> list[Tensor]:
 
 
 def gradients(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, p: float, causal: bool,
-    scale: float | None, seed: int,
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, bias: Tensor | None, p: float,
+    causal: bool, scale: float | None, seed: int,
 ) -> list[Tensor]:  # fmt: skip
-    """Gradients of query, key, value and the scores; `seed` is that of the forward's dropout."""
-    weights = torch._safe_softmax(scores_of(query, key, bias, causal, scale), -1)
+    """Gradients of query, key, value and the scores; `seed` is that of the forward's dropout.
+
+    Weights come from `lse`, and their mean gradient from `out`, as in the kernels: ring attention gives both of all
+    keys, together with a part of the keys.
+    """
+    scores = scores_of(query, key, bias, causal, scale)
+    # A row that sees no key has the logarithm +inf or -inf, depending on the kernel, and no weights.
+    weights = (scores - lse[..., None].masked_fill(lse[..., None].isneginf(), math.inf)).exp()
     kept = kept_of(weights, p, seed) if p else torch.ones((), dtype=weights.dtype)
-    grad, query, key, value = (t.to(weights.dtype) for t in (grad, query, key, value))
+    grad, query, key, value, out = (t.to(weights.dtype) for t in (grad, query, key, value, out))
     grad_weights = (grad @ value.mT) * kept
-    grad_scores = weights * (grad_weights - (grad_weights * weights).sum(-1, keepdim=True))
+    grad_scores = weights * (grad_weights - (grad * out).sum(-1, keepdim=True))
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     return [grad_scores @ key * factor, grad_scores.mT @ query * factor, (weights * kept).mT @ grad, grad_scores]
 

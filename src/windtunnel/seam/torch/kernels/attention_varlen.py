@@ -123,13 +123,13 @@ def _forward(state: State, given: Keywords, out: list[Result], places: list[Plac
         _text(out[0], at).copy_(weights @ v.to(weights.dtype))
         if out[1].numel():
             rows = scores.logsumexp(-1)[0]
-            place = out[1][:, at[1]] if out[1].dim() == 2 else out[1][position, :, : rows.shape[-1]]
-            place.copy_(rows)
+            _rows(out[1], position, at, rows.shape[-1]).copy_(rows)
 
 
 def _backward(given: Keywords, out: list[Result], places: list[Places]) -> None:
     query, key, value, p = (given[name] for name in ("query", "key", "value", "dropout_p"))
     grad: Tensor = given["grad_out" if "grad_out" in given else "grad_out_"]
+    lse: Tensor = given["logsumexp"]
     seed = given.get("rng_state", given.get("philox_seed"))
     number = int(seed.view(-1)[0]) if p and seed is not None else 0
     for position, (at, there) in enumerate(places):
@@ -138,8 +138,9 @@ def _backward(given: Keywords, out: list[Result], places: list[Places]) -> None:
         wide_k, wide_v = (attention.all_heads(t, q) for t in (k, v))
         bias = _bias(given, q, k, position)
         found = attention.gradients(
-            _text(grad, at), q, wide_k, wide_v, bias, p, False, given.get("scale"), number + position
-        )
+            _text(grad, at), q, wide_k, wide_v, _text(given["out"], at), _rows(lse, position, at, q.shape[2]), bias, p,
+            False, given.get("scale"), number + position,
+        )  # fmt: skip
         for place in (1, 2):
             if heads != q.shape[1]:
                 found[place] = found[place].unflatten(1, (heads, -1)).sum(2)
@@ -165,6 +166,11 @@ def _text(tensor: Tensor, place: Place) -> Tensor:
     """One text of a tensor (batch, position, head, width) or (position, head, width), as (1, head, position, width)."""
     whole = tensor if tensor.dim() == 4 else tensor.unsqueeze(0)
     return whole[place].transpose(0, 1).unsqueeze(0)
+
+
+def _rows(lse: Tensor, position: int, at: Place, queries: int) -> Tensor:
+    """A text's logarithms (head, query), of all texts' in a row or of a batch's."""
+    return lse[:, at[1]] if lse.dim() == 2 else lse[position, :, :queries]
 
 
 def _bias(given: Keywords, query: Tensor, key: Tensor, position: int) -> Tensor | None:
