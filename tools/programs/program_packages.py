@@ -17,8 +17,6 @@ MODULES = {
     "opencv-python-headless": "cv2",
     "pyro-ppl": "pyro",
     "pytorch-ignite": "ignite",
-    "pytest-cov": "pytest_cov",
-    "pytest-rerunfailures": "pytest_rerunfailures",
     "pytorch-metric-learning": "pytorch_metric_learning",
     "pyyaml": "yaml",
     "scikit-learn": "sklearn",
