@@ -15,7 +15,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import accumulate, chain, islice, repeat, takewhile
 from operator import attrgetter, call, is_not, methodcaller
@@ -94,11 +94,12 @@ SAMPLERS: weakref.WeakSet[Sampler] = weakref.WeakSet()
 def stack_of(thread: int) -> list[Frame]:
     """A thread's frames of this moment, as (file, line, function), innermost first; none of one that has ended."""
     here = chain(islice(map(methodcaller("get", thread), iter(sys._current_frames, None)), 1), repeat("f_back"))
-    walk = partial(list, map(PARTS, takewhile(PRESENT, accumulate(here, getattr))))
+    frames: Iterator[Frame] = map(PARTS, takewhile(PRESENT, accumulate(here, getattr)))
+    walk = partial[list[Frame] | None](list, frames)
     turns = {True: (gc.disable, walk, gc.enable), False: (walk,)}
     # One call into C, from the question to the answer: see the docstring of the module.
     done = list(map(call, chain.from_iterable(map(turns.__getitem__, map(call, (gc.isenabled,))))))
-    return [frame for frame in done[len(done) // 2] if frame[1]]
+    return [frame for frame in done[len(done) // 2] or () if frame[1]]
 
 
 def can_look() -> bool:
