@@ -71,8 +71,8 @@ class LaunchBound(Check):
         return Finding(
             self.code,
             self.severity,
-            f"cuda:{idle.device} spent {format_share(idle.launch_ns / idle.window_ns)} of the run waiting for launches: "
-            f"{plural(idle.kernels, 'kernel')} of {format_ns(idle.kernel_ns / idle.kernels)} on average",
+            f"cuda:{idle.device} spent {format_share(idle.launch_ns / idle.window_ns)} of the run waiting for "
+            f"launches: {plural(idle.kernels, 'kernel')} of {format_ns(idle.kernel_ns / idle.kernels)} on average",
             'launch the step as one CUDA graph (`torch.cuda.graph`, `torch.compile(mode="reduce-overhead")`)'
             f"{'' if fused else ' with a `fused` optimizer'}, or give each kernel more to do: a larger batch",
             self.gaps.home(),

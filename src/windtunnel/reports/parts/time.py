@@ -110,7 +110,7 @@ class Timing:
 
     @property
     def of_window(self) -> str:
-        """What the splits are of: the steady steps; the run, from the first operation to the last, where they are few."""
+        """What the splits are of: the steady steps or, where they are few, the run, from first operation to last."""
         return "of the steps" if self.steps >= SKIPPED_STEPS else "of the run"
 
     @property

@@ -139,7 +139,7 @@ def _sparse_type(name: str, dtype: torch.dtype) -> object:
         _wt_name = f"torch.cuda.sparse.{name}"
 
         def __new__(  # type: ignore[misc]
-            cls, *args: Any, device: torch.device | str | int | None = None
+            cls, *args: object, device: torch.device | str | int | None = None
         ) -> torch.Tensor:
             if args and isinstance(args[0], torch.Tensor):
                 return stock(*args)
