@@ -192,9 +192,38 @@ def test_ctrl_c_ends_the_program_and_its_ranks(tmp_path):
         rank.wait(10)
 
 
-def test_tests_are_counted():
-    outcome = programs._judge_tests("...\n== 3 failed, 5 passed, 2 skipped in 4.2s ==\n")
-    assert str(outcome) == "fails: 5 passed, 3 failed, 2 skipped"
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        ("== 5 passed, 2 skipped, 9 deselected in 4.2s ==\n", "fails: 5 passed, 2 skipped; t.py::known should fail"),
+        ("FAILED t.py::known - E\n1 failed, 5 passed in 63.10s (0:01:03)\n", "runs: 5 passed, 1 failed as on a GPU"),
+        ("FAILED t.py::new - E\nFAILED t.py::known\n2 failed, 5 passed in 4s\n", "fails: 5 passed, 2 failed"),
+        (
+            "ERROR t.py - E\nFAILED t.py::known\n1 failed, 5 passed, 1 error in 4s\n",
+            "fails: 5 passed, 1 failed, 1 error",
+        ),
+        ("E   ImportError: no such module\n1 error in 4s\n", "fails: ImportError: no such module"),
+    ],
+)
+def test_the_tests_that_fail_are_the_known_ones(output, told):
+    row = programs.Row("some", "tests", "V100", tests=True, bugs={"t.py::known": "the library's, link"})
+    assert str(programs._judge_tests(row, output)) == told
+
+
+@pytest.mark.long
+def test_tests_are_counted_with_gpus_and_without(tmp_path):
+    checkout = tmp_path / "sources" / "some"
+    checkout.mkdir(parents=True)
+    checkout.joinpath("test_it.py").write_text(
+        "import pytest, torch\n"
+        "@pytest.mark.skipif(not torch.cuda.is_available(), reason='GPU')\n"
+        "def test_there():\n    assert torch.ones(1, device='cuda').item() == 1\n"
+        "def test_here():\n    assert torch.ones(1).item() == 1\n",
+        encoding="utf-8",
+    )
+    row = programs.Row("some", "tests", "V100", ("test_it.py",), checkout="who/some", folder=".", tests=True)
+    outcome = programs.run(row, tmp_path / "sources", tmp_path / "some.log", 1)
+    assert str(outcome) == "runs: 2 passed; without GPUs 1 passed, 1 skipped"
 
 
 def test_data_have_the_formats_that_programs_read(tmp_path):

@@ -76,6 +76,12 @@ def test_the_stamp_changes_with_whatever_a_judgement_depends_on(made):
     assert len(set(stamps)) == 4
 
 
+def test_a_rank_that_outlives_the_run_ends_in_silence(made):
+    """A test that is stopped leaves the ranks that it started; the run's end takes the folder away."""
+    os.unlink(made.path)
+    made.ended(Ending("finished"))
+
+
 def test_another_file_is_refused(tmp_path):
     path = tmp_path / "x.calls"
     path.write_bytes(b"\0" * 10)

@@ -111,6 +111,42 @@ def test_scripted_and_traced_models(session: Session) -> None:
         assert compiled(x).is_cuda
 
 
+class Scaled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x).mul(1.5)
+
+
+class HoldsTraced(nn.Module):
+    def __init__(self, traced: torch.jit.ScriptModule) -> None:
+        super().__init__()
+        self.traced = traced
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.traced(x) * 2.0  # type: ignore[no-any-return]
+
+
+def test_a_script_holds_a_traced_module_with_a_number(session: Session) -> None:
+    """e3nn's networks: TorchScript reads the number, a tensor in the trace, by `aten::_local_scalar_dense`."""
+    x = torch.ones(2, 3)
+    for there in (x, x.cuda()):
+        scripted = torch.jit.script(HoldsTraced(torch.jit.trace(Scaled(), x)))
+        for _ in range(3):  # the second call profiles, the third is optimized
+            out = scripted(there)
+        torch.testing.assert_close(out.cpu(), x.tanh() * 3)
+        assert out.device.type == there.device.type
+
+
+def test_a_script_asks_for_the_switches_that_the_seam_replaces(session: Session) -> None:
+    scripted = torch.jit.script(nn.MultiheadAttention(8, 2, batch_first=True).cuda())
+    x = torch.ones(1, 3, 8, device="cuda")
+    assert scripted(x, x, x)[0].shape == (1, 3, 8)
+    assert torch.jit.script(autocast_is_on)() is False
+
+
+def autocast_is_on() -> bool:
+    return torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled()
+
+
 def test_a_library_of_gpu_code_is_refused(session: Session) -> None:
     exported = torch.export.export(nn.Linear(2, 2).cuda(), (torch.ones(1, 2, device="cuda"),))
     with pytest.raises(UnsupportedError, match=r"aoti_compile_and_package compiles a library of GPU code"):

@@ -253,6 +253,20 @@ def test_old_tensor_types_are_not_recommended() -> None:
         torch.cuda.FloatTensor([0])
 
 
+def test_old_sparse_types_make_tensors_where_their_parts_are() -> None:
+    index, values = torch.tensor([[0, 1], [1, 0]], device="cuda:1"), torch.ones(2, device="cuda:1")
+    sparse: Any = torch.cuda.sparse
+    made = sparse.FloatTensor(index, values, torch.Size([3, 3]))
+    assert made.type() == "torch.cuda.sparse.FloatTensor"
+    assert made.device == values.device
+    assert made.to_dense().tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
+    assert isinstance(made, sparse.FloatTensor)
+    assert not isinstance(made, (torch.cuda.FloatTensor, sparse.DoubleTensor))
+    assert not isinstance(values, sparse.FloatTensor)
+    empty = sparse.DoubleTensor(2, 3)
+    assert (empty.type(), empty.shape, empty._nnz()) == ("torch.cuda.sparse.DoubleTensor", (2, 3), 0)
+
+
 def test_error_codes_have_cudas_texts() -> None:
     with pytest.raises(torch.cuda.CudaError, match="out of memory"):
         torch.cuda.check_error(2)

@@ -17,6 +17,7 @@ MODULES = {
     "opencv-python-headless": "cv2",
     "pyro-ppl": "pyro",
     "pytorch-ignite": "ignite",
+    "pytorch-metric-learning": "pytorch_metric_learning",
     "pyyaml": "yaml",
     "scikit-learn": "sklearn",
 }

@@ -47,8 +47,12 @@ RECOVERY = ROOT / "examples" / "recovery"
 PAGE = ROOT / "docs" / "programs.md"
 ERROR = re.compile(r"^(?:\[?rank\d+\]?:? ?|E +)*([\w.]*(?:Error|Exception|Exit|Interrupt)\b.*)$", re.MULTILINE)
 ABORT = re.compile(r"^ *what\(\): +(.*)$", re.MULTILINE)
+SUMMARY = re.compile(r"^[= ]*((?:\d+ [a-z]+(?:, )?)+) in [\d.]+s", re.MULTILINE)
 COUNTED = re.compile(r"(\d+) (passed|failed|skipped|error)")
+"""In pytest's last line."""
+UNPASSED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 IDLE = "not run"
+PYTEST = ("pytest", "-q", "-p", "no:cacheprovider", "--color=no", "--disable-warnings")
 RANKS = "--nproc-per-node"
 SECONDS = re.compile(r"seconds a step: processor ([\d.]+), real ([\d.]+)")
 """What scripts/step_seconds.py prints."""
@@ -98,6 +102,7 @@ class Row:
     prints: str = ""
     until: str = ""
     tests: bool = False
+    bugs: dict[str, str] = field(default_factory=dict)
     minutes: float = 5
     cpu: tuple[str, ...] = ()
     uncompiled: tuple[str, ...] = ()
@@ -157,8 +162,10 @@ def run(row: Row, sources: Path | None, log: Path, patience: float) -> Outcome:
         code, output = _execute(_command(row, folder, report), _variables(row, folder), folder, row, log, patience)
         if code is None:
             return Outcome("fails", f"not done after {row.minutes * patience:g} minutes")
-        outcome = _judge_tests(output) if row.tests else _judge(row, code, output)
-        if row.cpu and outcome.good:
+        outcome = _judge_tests(row, output) if row.tests else _judge(row, code, output)
+        if row.tests:
+            _without_gpus(row, outcome, folder, log, patience)
+        elif row.cpu and outcome.good:
             outcome = _beside_cpu(row, output, folder, log, patience)
         elif row.uncompiled and outcome.good:
             outcome = _beside_uncompiled(row, output, folder, log, patience)
@@ -238,7 +245,7 @@ def _command(row: Row, folder: Path, report: Path) -> list[str]:
         return [sys.executable, str(RECOVERY / "every_death.py"), str(RECOVERY / row.recovery), *words]
     run = [sys.executable, "-m", "windtunnel", "run", "--gpus", row.gpus, *row.options]
     if row.tests:
-        return [*run, "-q", "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
+        return [sys.executable, "-m", *PYTEST, "--gpus", row.gpus, *words]
     return [*run, "--report", str(report), *words]
 
 
@@ -326,11 +333,35 @@ def _judge(row: Row, code: int, output: str) -> Outcome:
     return Outcome("fails", _short(reason))
 
 
-def _judge_tests(output: str) -> Outcome:
-    counts = {word: int(number) for number, word in COUNTED.findall(output.rpartition("\n=")[2])}
-    summary = ", ".join(f"{counts[word]} {word}" for word in ("passed", "failed", "error", "skipped") if word in counts)
-    bad = not counts.get("passed") or counts.get("failed") or counts.get("error")
-    return Outcome("fails" if bad else "runs", summary or _short((ERROR.findall(output) or ["no test ran"])[-1]))
+def _judge_tests(row: Row, output: str) -> Outcome:
+    """What pytest counted: the tests that fail must be those of the row's `bugs`, and no others."""
+    counts = _counts(output)
+    unpassed = set(UNPASSED.findall(output))
+    if "passed" not in counts:
+        return Outcome("fails", _short((ERROR.findall(output) or ["no test ran"])[-1]))
+    told = _told(counts) + (" as on a GPU" if row.bugs else "")
+    if unpassed - row.bugs.keys() or len(unpassed) != counts.get("failed", 0) + counts.get("error", 0):
+        return Outcome("fails", _told(counts))
+    if healed := sorted(row.bugs.keys() - unpassed):
+        return Outcome("fails", f"{_told(counts)}; {', '.join(healed)} should fail")
+    return Outcome("runs", told)
+
+
+def _without_gpus(row: Row, outcome: Outcome, folder: Path, log: Path, patience: float) -> None:
+    """Run the same tests without windtunnel: what is tested of them on a machine that has no GPU."""
+    command = [sys.executable, "-m", *PYTEST, *_words(row.command, row, folder)]
+    _, plain = _execute(command, _variables(row, folder), folder, row, log.with_suffix(".cpu.log"), patience)
+    outcome.reason += f"; without GPUs {_told(_counts(plain)) or 'no test runs'}"
+
+
+def _counts(output: str) -> dict[str, int]:
+    last = (SUMMARY.findall(output) or [""])[-1]
+    return {word: int(number) for number, word in COUNTED.findall(last)}
+
+
+def _told(counts: dict[str, int]) -> str:
+    order = ("passed", "skipped", "failed", "error")
+    return ", ".join(f"{counts[word]:,} {word}" for word in order if word in counts)
 
 
 def _short(text: str, length: int = 160) -> str:

@@ -13,7 +13,7 @@ from windtunnel.trace.units import format_ns, format_share, plural
 
 MIN_PAUSES = 5  # fewer are set-up, evaluation or a checkpoint
 MIN_NS = 10_000_000  # of idle time in all: a shorter program is a test, and nobody waits for it
-MIN_SHARE = 0.3  # of the time, without the longest pause: below that, other work hides most of it
+MIN_SHARE = 0.3  # of the run, without the longest pause: below that, other work hides most of it
 
 
 class IdleGpu(Check):
@@ -21,7 +21,7 @@ class IdleGpu(Check):
 
     ## What it does
     Adds up the long gaps (over 100 µs) in which no device has anything to do and that no host synchronization
-    explains, and reports them where they add up to more than 30 % of the time and to 10 ms or more. The longest gap is
+    explains, and reports them where they add up to more than 30 % of the run and to 10 ms or more. The longest gap is
     left out: it may be set-up.
 
     ## Why it is bad
@@ -52,7 +52,7 @@ class IdleGpu(Check):
         return self._idle(MIN_SHARE)
 
     def candidates(self, trace: Trace) -> list[Finding]:
-        """The same, however small a part of the time it was."""
+        """The same, however small a part of the run it was."""
         return self._idle(0.0)
 
     def _idle(self, share: float) -> list[Finding]:
@@ -66,7 +66,7 @@ class IdleGpu(Check):
             Finding(
                 self.code,
                 self.severity,
-                f"all GPUs were idle {format_share(idle.pause_ns / idle.window_ns)} of the time: "
+                f"all GPUs were idle {format_share(idle.pause_ns / idle.window_ns)} of the run: "
                 f"{plural(idle.pauses, 'pause')} of {format_ns(idle.pause_ns / idle.pauses)} on average while the host "
                 "did something else",
                 "prepare the input in other processes (`DataLoader(num_workers=4, pin_memory=True)`), or ahead of time",

@@ -11,7 +11,7 @@ from windtunnel.trace.trace import Trace
 from windtunnel.trace.units import format_ns, format_share, plural
 
 MIN_KERNELS = 2_000  # about 20 ms of launching: a shorter program is over before a change would pay
-MIN_SHARE = 0.5  # of the device's time spent waiting for launches: then more than half could be won
+MIN_SHARE = 0.5  # of the run spent waiting for launches: then more than half could be won
 
 
 class LaunchBound(Check):
@@ -19,7 +19,7 @@ class LaunchBound(Check):
 
     ## What it does
     Adds up the short gaps (at most 100 µs) between the operations of a device that no host synchronization explains,
-    and reports a device that spent more than half of its time in them over at least 2,000 kernels. Of
+    and reports a device that spent more than half of the run in them over at least 2,000 kernels. Of
     `nn.DataParallel`, whose threads no CUDA graph takes in, [data-parallel](data-parallel.md) says what helps.
 
     ## Why it is bad
@@ -71,9 +71,8 @@ class LaunchBound(Check):
         return Finding(
             self.code,
             self.severity,
-            f"cuda:{idle.device} spent {format_share(idle.launch_ns / idle.window_ns)} of its time waiting for "
-            "launches: "
-            f"{plural(idle.kernels, 'kernel')} of {format_ns(idle.kernel_ns / idle.kernels)} on average",
+            f"cuda:{idle.device} spent {format_share(idle.launch_ns / idle.window_ns)} of the run waiting for "
+            f"launches: {plural(idle.kernels, 'kernel')} of {format_ns(idle.kernel_ns / idle.kernels)} on average",
             'launch the step as one CUDA graph (`torch.cuda.graph`, `torch.compile(mode="reduce-overhead")`)'
             f"{'' if fused else ' with a `fused` optimizer'}, or give each kernel more to do: a larger batch",
             self.gaps.home(),

@@ -16,9 +16,9 @@ from windtunnel.trace.units import format_ns, format_share
 MATRIX_NAMES = ("mm", "linear", "conv", "attention", "rnn", "lstm", "gru")
 FULL_PRECISION = frozenset({"float32", "fp32", "float"})
 HALF_PRECISION = frozenset({"float16", "bfloat16", "fp16", "bf16", "half"})
-MIN_SHARE = 0.5  # of the device's whole time: below that, faster matrix kernels would win less than half of it
+MIN_SHARE = 0.5  # of the run: below that, faster matrix kernels would win less than half of it
 MIN_KERNELS = 100  # of matrix work, and
-MIN_NS = 10_000_000  # of its time: a shorter program is a test or an example
+MIN_NS = 10_000_000  # of matrix work: a shorter program is a test or an example
 ALIGNMENT = 8  # elements of 16 bits: what Volta's and Turing's matrix kernels need in every size
 ALIGNMENT_MATTERS_BELOW = 8  # compute capability: from Ampere on, cuBLAS uses tensor cores for any size
 
@@ -42,7 +42,7 @@ class LowTensorCoreUse(Check):
     ## What it does
     On GPUs that have tensor cores, adds up the time of matrix products, convolutions and attention in FP32 (without
     TF32), and on Volta and Turing of those in 16 bits with a size that is no multiple of eight. More than half of the
-    device's time is reported, once a program has run for a while.
+    run is reported, once a program has run for a while.
 
     ## Why it is bad
     Tensor cores multiply matrices several times as fast as the other cores: eight times on a V100. Only half precision,
@@ -92,7 +92,7 @@ class LowTensorCoreUse(Check):
         return self._found(trace, MIN_SHARE)
 
     def candidates(self, trace: Trace) -> list[Finding]:
-        """The same, however small a part of the time it was."""
+        """The same, however small a part of the run it was."""
         return self._found(trace, 0.0)
 
     def _found(self, trace: Trace, share: float) -> list[Finding]:
@@ -135,7 +135,7 @@ class LowTensorCoreUse(Check):
         tf32 = '`torch.set_float32_matmul_precision("high")` for TF32, or ' if ampere else ""
         return self._finding(
             device,
-            f"cuda:{device} spent {format_share(time_ns / window_ns)} of its time ({format_ns(time_ns)}) on matrix "
+            f"cuda:{device} spent {format_share(time_ns / window_ns)} of the run ({format_ns(time_ns)}) on matrix "
             f"work in FP32, which does not use its tensor cores{gain}",
             f"{tf32}`torch.autocast('cuda')` with a `GradScaler`; for convolutions also `channels_last`",
             "half precision",
@@ -144,7 +144,7 @@ class LowTensorCoreUse(Check):
     def _unaligned(self, device: int, time_ns: int, window_ns: int) -> Finding:
         return self._finding(
             device,
-            f"cuda:{device} spent {format_share(time_ns / window_ns)} of its time ({format_ns(time_ns)}) on matrix "
+            f"cuda:{device} spent {format_share(time_ns / window_ns)} of the run ({format_ns(time_ns)}) on matrix "
             "work whose sizes are no multiples of eight, which does not use its tensor cores",
             "pad the sizes (batch, features, vocabulary) to multiples of eight",
             "aligned",

@@ -13,6 +13,7 @@ import os
 import struct
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -113,8 +114,9 @@ class Ledger:
         COUNT.pack_into(self._map, place * 8, value)
 
     def ended(self, ending: Ending) -> None:
-        """Record how the process ends; the first record counts."""
-        self.say("ending", ending)
+        """Record how the process ends; the first record counts. A rank that outlives the run tells nobody."""
+        with suppress(FileNotFoundError):
+            self.say("ending", ending)
 
     def judged(self, notes: Sequence[Note]) -> None:
         """Record what was found wrong."""

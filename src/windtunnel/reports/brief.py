@@ -116,7 +116,7 @@ def holders(peak: Peak, most: int) -> str:
 
 
 def busy(used: Sequence[Device], of_window: str) -> str:
-    """The share of each device's steps, or of its time where there are too few, in which it had work."""
+    """The share of each device's steps, or of the run where there are too few, in which it had work."""
     shares = [f"{device.place} {format_share(device.busy_share)}" for device in used[:NAMED]]
     more = f" and {len(used) - NAMED} more" if len(used) > NAMED else ""
     return f"{', '.join(shares)}{more} {of_window}" if shares else ""
@@ -135,7 +135,7 @@ def graphs(summary: Summary) -> str:
 
 
 def limit(summary: Summary) -> str:
-    """The causes that take most of the first used device's steps, or of its time where there are too few."""
+    """The causes that take most of the first used device's steps, or of the run where there are too few."""
     split = next(iter(summary.timing.splits), None)
     if split is None or not split.window_ns:
         return ""

@@ -110,8 +110,8 @@ class Timing:
 
     @property
     def of_window(self) -> str:
-        """What the splits are of: the steady steps, or all the time that the devices had work."""
-        return "of the steps" if self.steps >= SKIPPED_STEPS else "of the time"
+        """What the splits are of: the steady steps or, where they are few, the run, from first operation to last."""
+        return "of the steps" if self.steps >= SKIPPED_STEPS else "of the run"
 
     @property
     def host_share(self) -> float:

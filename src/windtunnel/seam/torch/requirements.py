@@ -69,6 +69,7 @@ NEEDED = {
     "torch.jit": """
         torch._C._dispatch_key_parse torch._C._get_tracing_state torch._C._set_tracing_state
         torch.jit._builtins._builtin_table torch.jit._builtins._find_builtin
+        torch.jit._builtins._modules_containing_builtins
         torch.jit._script.RecursiveScriptModule torch.jit._serialization.load torch.ops.aten._convolution
         torch.ops.aten.convolution.default._schema
     """,

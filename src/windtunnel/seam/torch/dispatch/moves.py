@@ -352,6 +352,8 @@ def local_scalar(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Argumen
     """aten::_local_scalar_dense, what `.item()` calls: the host waits for the value."""
     state = dispatch.state
     tensor = args[0]
+    if not isinstance(tensor, Tensor):  # a number that TorchScript holds as a tensor (see numbers_as_tensors)
+        return tensor
     if tag_of(tensor).device >= 0 and asks_the_host():
         fetch(state, tensor, plan.name, 1)
     elif state.late.pending:

@@ -1,21 +1,24 @@
 """Looks at the stack of a thread that works by itself, every few milliseconds, by a thread of ours.
 
 Frames that this thread held while their functions return would keep those functions' tensors alive, and so change the
-order of allocations: they are read in one call into C, inside which no other thread runs. (`faulthandler` needs no
-objects, but walks Python's threads without their lock: one that C++ is adding at the moment ends the process.)
+order of allocations: they are read in one call into C, inside which no other thread runs. Nor is garbage collected
+meanwhile, since a finalizer may let go of Python's lock: the thread would return from frames that are being read.
+(`faulthandler` needs no objects, but walks Python's threads without their lock: one that C++ is adding at the moment
+ends the process.)
 """
 
 from __future__ import annotations
 
 import _thread
+import gc
 import os
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import accumulate, chain, islice, repeat, takewhile
-from operator import attrgetter, is_not, methodcaller
+from operator import attrgetter, call, is_not, methodcaller
 from time import perf_counter_ns as clock_ns
 from typing import Protocol
 
@@ -91,8 +94,12 @@ SAMPLERS: weakref.WeakSet[Sampler] = weakref.WeakSet()
 def stack_of(thread: int) -> list[Frame]:
     """A thread's frames of this moment, as (file, line, function), innermost first; none of one that has ended."""
     here = chain(islice(map(methodcaller("get", thread), iter(sys._current_frames, None)), 1), repeat("f_back"))
-    found = list(map(PARTS, takewhile(PRESENT, accumulate(here, getattr))))  # see the docstring of the module
-    return [frame for frame in found if frame[1]]
+    frames: Iterator[Frame] = map(PARTS, takewhile(PRESENT, accumulate(here, getattr)))
+    walk = partial[list[Frame] | None](list, frames)
+    turns = {True: (gc.disable, walk, gc.enable), False: (walk,)}
+    # One call into C, from the question to the answer: see the docstring of the module.
+    done = list(map(call, chain.from_iterable(map(turns.__getitem__, map(call, (gc.isenabled,))))))
+    return [frame for frame in done[len(done) // 2] or () if frame[1]]
 
 
 def can_look() -> bool:

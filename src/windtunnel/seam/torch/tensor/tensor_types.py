@@ -1,10 +1,10 @@
-"""`torch.FloatTensor`, `torch.cuda.FloatTensor` and their kin: the old names of "a tensor of that dtype there"."""
+"""`torch.FloatTensor`, `torch.cuda.FloatTensor` and their kin, sparse ones included: the old names of dtypes there."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -16,7 +16,7 @@ from windtunnel.seam.torch.type_names import TYPE_NAMES
 
 
 def patches(state: State) -> list[Patch]:
-    """One class a dtype, in `torch` and in `torch.cuda`."""
+    """One class a dtype, in `torch` and in `torch.cuda`; in `torch.cuda.sparse`, for the dtypes that have one there."""
     warned: list[bool] = []
     found = [Patch(torch.cuda, name, _tensor_type(name, dtype, warned)) for dtype, name in TYPE_NAMES.items()]
     default = ["cpu"]  # the device of the default tensor type; what lies there is printed without its device
@@ -30,6 +30,11 @@ def patches(state: State) -> list[Patch]:
     return [
         *found,
         *(Patch(torch, name, made) for name, made in host.items()),
+        *(
+            Patch(torch.cuda.sparse, name, _sparse_type(name, dtype))
+            for dtype, name in TYPE_NAMES.items()
+            if hasattr(torch.sparse, name)
+        ),
         Patch(torch._C, "_set_default_tensor_type", set_default),
         Patch(torch, "set_default_tensor_type", _set_default(torch.set_default_tensor_type, default)),
         Patch(torch._C, "_get_default_device", lambda: default[0]),
@@ -85,7 +90,7 @@ def _host_type(state: State, stock: type[torch.Tensor]) -> object:
 def _tensor_type(name: str, dtype: torch.dtype, warned: list[bool]) -> object:
     class Meta(type):
         def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, torch.Tensor) and device_of(instance) >= 0 and instance.dtype is dtype
+            return _is_one(instance, dtype) and not instance.is_sparse
 
         def __repr__(cls) -> str:
             return f"<class 'torch.cuda.{name}'>"
@@ -115,3 +120,36 @@ def _tensor_type(name: str, dtype: torch.dtype, warned: list[bool]) -> object:
     TensorType.is_sparse = False  # type: ignore[attr-defined]
     TensorType.__module__, TensorType.__name__, TensorType.__qualname__ = "torch.cuda", name, name
     return TensorType
+
+
+def _sparse_type(name: str, dtype: torch.dtype) -> object:
+    """A sparse type on a device: like the host's, it makes tensors where indices and values are."""
+    stock: Callable[..., torch.Tensor] = getattr(torch.sparse, name)
+
+    class Meta(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return _is_one(instance, dtype) and instance.is_sparse
+
+        def __repr__(cls) -> str:
+            return f"<class 'torch.cuda.sparse.{name}'>"
+
+    class SparseType(metaclass=Meta):
+        """A constructor: sizes give an empty tensor, indices and values one that holds them."""
+
+        _wt_name = f"torch.cuda.sparse.{name}"
+
+        def __new__(  # type: ignore[misc]
+            cls, *args: object, device: torch.device | str | int | None = None
+        ) -> torch.Tensor:
+            if args and isinstance(args[0], torch.Tensor):
+                return stock(*args)
+            return stock(*args).to(torch.device("cuda") if device is None else torch.device(device))
+
+    SparseType.dtype = dtype  # type: ignore[attr-defined]
+    SparseType.is_cuda = SparseType.is_sparse = True  # type: ignore[attr-defined]
+    SparseType.__module__, SparseType.__name__, SparseType.__qualname__ = "torch.cuda.sparse", name, name
+    return SparseType
+
+
+def _is_one(instance: object, dtype: torch.dtype) -> TypeGuard[torch.Tensor]:
+    return isinstance(instance, torch.Tensor) and device_of(instance) >= 0 and instance.dtype is dtype
