@@ -19,8 +19,8 @@ from typing import ClassVar, Protocol, Self
 
 import numpy as np
 
-from windtunnel.checks._work import Work
 from windtunnel.checks._words import framework_of, in_words_of
+from windtunnel.checks._work import Work
 from windtunnel.errors import UsageError
 from windtunnel.trace.blocks import Block, blocks
 from windtunnel.trace.finding import SEVERITIES, Finding, Severity

@@ -21,7 +21,7 @@ from windtunnel.errors import FORMER_NAME, FileFormatError, renamed
 from windtunnel.trace.columns import Numbers, columns, distinct
 from windtunnel.trace.operation import NO_ROLE, UNKNOWN_SITE, Hazard, Kind, Lane, Note, Role, Signature, Site
 from windtunnel.trace.plain import Json
-from windtunnel.trace.rows import WIDTH, Row, Rows
+from windtunnel.trace.rows import WIDTH, Rows
 from windtunnel.trace.schema import Facts, Header
 from windtunnel.trace.sources import Sources, collect, places, whole
 

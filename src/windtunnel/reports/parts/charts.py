@@ -178,7 +178,9 @@ class _Line:
         highest = int(so_far.argmax())
         if so_far[highest] > self.peak or not self._number:
             self.peak, self.peak_at = max(int(so_far[highest]), 0), int(numbers[highest])
-            self.peak_row, self.peak_time_ns, self.peak_site = (int(one[highest]) for one in (own.row, own.time_ns, own.site))
+            self.peak_row, self.peak_time_ns, self.peak_site = (
+                int(one[highest]) for one in (own.row, own.time_ns, own.site)
+            )
         borders = [0, *(np.flatnonzero(numbers % self.stretch == 0)).tolist(), len(own)]
         done = 0
         for begin, end in pairwise(sorted(set(borders))):

@@ -46,7 +46,9 @@ def measure(trace: Trace) -> Samples | None:
     batch = 0
     for block in blocks(trace):
         which = (block.kind == Kind.BATCH) | (block.kind == Kind.STEP)
-        for kind, site, value in zip(*(one[which].tolist() for one in (block.kind, block.site, block.value)), strict=True):
+        for kind, site, value in zip(
+            *(one[which].tolist() for one in (block.kind, block.site, block.value)), strict=True
+        ):
             if kind == Kind.BATCH:
                 batch += value
                 lines[site] += 1

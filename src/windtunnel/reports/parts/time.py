@@ -38,6 +38,7 @@ TOP = 8
 TENSOR_CORES = 7  # the first compute capability that has them
 SKIPPED_STEPS = 3  # from so many steps on, the first is left out
 
+
 @dataclass
 class Split:
     """One device's time in the steady part of the run, by cause; all times in nanoseconds.
@@ -325,7 +326,9 @@ class _Part:
         names = [one.name for one in self.trace.signatures]
         first = np.array([name.startswith(FIRST_USE) for name in names], dtype=bool)[block.signature]
         host = which & (block.kind == Kind.HOST)
-        for number, ns in zip(block.signature[host & first].tolist(), block.duration[host & first].tolist(), strict=True):
+        for number, ns in zip(
+            block.signature[host & first].tolist(), block.duration[host & first].tolist(), strict=True
+        ):
             self.first_uses.append((names[number].removeprefix(FIRST_USE), ns))
         waits = which & ((block.kind == Kind.SYNCHRONIZE) | (block.kind == Kind.QUEUE))
         return _Host(*(np.cumsum(np.where(one, block.duration, 0)) for one in (waits, host & first, host & ~first)))
