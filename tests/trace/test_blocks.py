@@ -39,7 +39,7 @@ def drawn(dice: random.Random, folder: Path) -> Trace:
     sites = [trace.sites.number(Site("train.py", line)) for line in range(1, 7)]
     roles = [trace.roles.number(Role("net", "aten::_foreach_add_", "")), 0]
     now, ends = 0, dict.fromkeys([lane[:2] for lane in trace.lanes], 0)
-    for _ in range(dice.randrange(1, 900)):
+    for _ in range(dice.randrange(1, 300)):
         now += dice.choice((0, 3_000, 9_000, 200_000))
         kind = dice.choice(KINDS)
         lane = dice.choice([one for one in lanes if kind > Kind.COLLECTIVE or trace.lanes[one].device >= 0])
@@ -55,12 +55,12 @@ def drawn(dice: random.Random, folder: Path) -> Trace:
     return trace
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_reports_do_not_depend_on_the_size_of_blocks(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = []
-    for size in (1, 3, 50, 10_000):
+    for size in (7, 10_000):
         monkeypatch.setattr(rows, "BLOCK", size * rows.WIDTH)
         monkeypatch.setattr(rows, "OPEN", 2 * size * rows.WIDTH)
         trace = drawn(random.Random(seed), tmp_path).canonical()

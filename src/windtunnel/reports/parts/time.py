@@ -7,6 +7,7 @@ A step ends where the device has done what was asked of it before `optimizer.ste
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -37,6 +38,10 @@ SMALL_SHARE = 4  # less than a fourth of what the roofline allows in its time, i
 TOP = 8
 TENSOR_CORES = 7  # the first compute capability that has them
 SKIPPED_STEPS = 3  # from so many steps on, the first is left out
+PART = 1 << 16  # operations that are sorted out together
+FOREVER_NS = 1 << 62
+
+Span = tuple[int, int]
 
 
 @dataclass
@@ -226,21 +231,28 @@ class _Device:
         begin = self.first_ns if begin_ns is None else begin_ns
         end = max(self.until_ns, end_ns or 0)
         split = Split(self.index, end - begin, causes=dict.fromkeys(CAUSES, 0))
-        start, stop, number = self.kernels.ordered()
-        alone = np.maximum(0, stop - np.maximum(start, highest(stop, begin)))
-        for cause, ns in zip(ORDERED, sums(number, alone, len(ORDERED)), strict=True):
-            split.causes[cause] += ns
-        busy = union(start, stop)
-        for cause, lanes in (("communication", self.collectives), ("copy", self.copies)):
-            spans = union(*lanes.ordered()[:2])
-            total, hidden = int((spans[1] - spans[0]).sum()), overlap(spans, busy)
-            split.moved_ns += total
-            split.hidden_ns += hidden
-            split.causes[cause] += total - hidden
-            if len(spans[0]):
-                both = np.concatenate([busy, spans], axis=1)
-                busy = union(*both[:, np.argsort(both[0], kind="stable")])
-        split.busy_ns = min(split.window_ns, int((busy[1] - busy[0]).sum()))
+        others = {
+            "communication": union(*self.collectives.ordered()[:2]),
+            "copy": union(*self.copies.ordered()[:2]),
+        }
+        split.moved_ns = sum(int((spans[1] - spans[0]).sum()) for spans in others.values())
+        until = 0
+        for (start, stop, number), (from_ns, to_ns) in self.kernels.windows():
+            alone = np.maximum(0, stop - np.maximum(start, highest(stop, max(begin, until))))
+            for cause, ns in zip(ORDERED, sums(number, alone, len(ORDERED)), strict=True):
+                split.causes[cause] += ns
+            busy = within(union(np.append(from_ns, start), np.append(max(from_ns, until), stop)), from_ns, to_ns)
+            until = max(until, int(stop.max(initial=until)))
+            for cause, spans in others.items():
+                own = within(spans, from_ns, to_ns)
+                total, hidden = int((own[1] - own[0]).sum()), overlap(own, busy)
+                split.hidden_ns += hidden
+                split.causes[cause] += total - hidden
+                if own.size:
+                    both = np.concatenate([busy, own], axis=1)
+                    busy = union(*both[:, np.argsort(both[0], kind="stable")])
+            split.busy_ns += int((busy[1] - busy[0]).sum())
+        split.busy_ns = min(split.window_ns, split.busy_ns)
         _share_out(split.causes, self.gaps, split.window_ns - split.busy_ns)
         split.matrix_ns, split.tensor_core_ns = self.matrix_ns, self.tensor_core_ns
         return split
@@ -267,6 +279,17 @@ class Spans:
             order = np.lexsort((number, stop, start))
             start, stop, number = start[order], stop[order], number[order]
         return start, stop, number
+
+    def windows(self) -> Iterator[tuple[tuple[Numbers, Numbers, Numbers], Span]]:
+        """All by their starts, a part at a time, with the stretch of time until the next part begins."""
+        parts = [part for part in self._parts if len(part[0])]
+        in_order = all((np.diff(start) >= 0).all() for start, _, _ in parts)
+        if not in_order or any(later[0][0] < former[0][-1] for former, later in pairwise(parts)):
+            whole = self.ordered()
+            parts = [tuple(one[at : at + PART] for one in whole) for at in range(0, len(whole[0]), PART)]
+        begins = [0, *(int(start[0]) for start, _, _ in parts[1:]), FOREVER_NS]
+        nothing = np.empty(0, dtype=np.int64)
+        yield from zip(parts or [(nothing, nothing, nothing)], pairwise(begins), strict=True)
 
 
 class _Host(NamedTuple):
@@ -457,6 +480,12 @@ def overlap(some: Numbers, others: Numbers) -> int:
         return before[place] - np.where(place > 0, np.maximum(0, others[1][place - 1] - time), 0)
 
     return int((until(some[1]) - until(some[0])).sum())
+
+
+def within(spans: Numbers, from_ns: int, to_ns: int) -> Numbers:
+    """Spans in order and apart, as far as they lie in a stretch of time."""
+    first, last = np.searchsorted(spans[1], from_ns, side="right"), np.searchsorted(spans[0], to_ns)
+    return np.clip(spans[:, first:last], from_ns, to_ns)
 
 
 def _share_out(causes: dict[str, int], gaps: Counter[str], idle_ns: int) -> None:
