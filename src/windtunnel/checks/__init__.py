@@ -1,9 +1,9 @@
 """What can be wrong with a program, one rule a file: a trace goes in, findings come out.
 
 A check is a reducer: `see` is called with every record of the kinds that it asks for, in order, and `findings` may be
-called at any time after. Kernels, of which there may be millions, come to its parts, a block at a time. So the same file serves a running program and a saved trace. Listing this folder is the
-registry: a module whose name does not begin with an underscore holds one subclass of `Check`, and the subclass's
-docstring is its page in the documentation.
+called at any time after. Kernels, of which there may be millions, come to its parts, a block at a time. So the same
+file serves a running program and a saved trace. Listing this folder is the registry: a module whose name does not begin
+with an underscore holds one subclass of `Check`, and the subclass's docstring is its page in the documentation.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Work:
         self._block = None
 
     def told(self) -> Truths:
-        """Which of the block's kernels checks see as records: a device's first in it, or first since the host waited."""
+        """The kernels of the block that checks see as records: of each device the first, and the first after a wait."""
         return np.empty(0, dtype=bool) if self._block is None else self._block.told()
 
     @property

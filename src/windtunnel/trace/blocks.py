@@ -73,7 +73,9 @@ def blocks(trace: Trace, first: int = 0) -> Iterator[Block]:
     for found in columns(trace.rows, first):
         devices = np.array([lane.device for lane in trace.lanes], dtype=np.int64)
         threads = np.array([lane.thread for lane in trace.lanes], dtype=np.int64)
-        yield Block(trace, *found, device=devices[found[1]], thread=threads[found[1]])
+        kind, lane, signature, site, issued, start, end, value = found
+        device, thread = devices[lane], threads[lane]
+        yield Block(trace, kind, lane, signature, site, issued, start, end, value, device, thread)
 
 
 class KernelTimes:

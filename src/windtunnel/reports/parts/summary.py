@@ -307,7 +307,7 @@ def activity(trace: Trace, device: int, begin_ns: int, end_ns: int, columns: int
     width = (end_ns - begin_ns) / columns
     busy = np.zeros(columns)
     if width <= 0:
-        return busy.tolist()
+        return [0.0] * columns
     for block in blocks(trace):
         which = block.on_device & (block.device == device)
         start, stop = block.start[which] - begin_ns, block.end[which] - begin_ns
@@ -319,7 +319,7 @@ def activity(trace: Trace, device: int, begin_ns: int, end_ns: int, columns: int
             for column in range(int(first[number]), int(last[number]) + 1):
                 left = column * width
                 busy[column] += max(0.0, min(stop[number], left + width) - max(start[number], left))
-    return np.minimum(1.0, busy / width).tolist()
+    return [min(1.0, float(one) / width) for one in busy]
 
 
 def _devices(facts: Json) -> dict[int, Device]:

@@ -90,6 +90,8 @@ def _inputs(trace: Trace) -> tuple[dict[tuple[int, tuple[int, ...], int], tuple[
 
     Tensors of one shape that a line copies with no kernel between them (inputs and labels) are of one batch.
     """
+    if not any(signature.name.startswith(HTOD) for signature in trace.signatures):
+        return {}, 0
     ends = trace.rows.column(0).count(Kind.STEP)
     skip = ends >= SKIPPED_STEPS
     inputs: dict[tuple[int, tuple[int, ...], int], tuple[int, int]] = {}

@@ -42,6 +42,7 @@ PART = 1 << 16  # operations that are sorted out together
 FOREVER_NS = 1 << 62
 
 Span = tuple[int, int]
+Part = tuple[Numbers, Numbers, NDArray[np.int8]]
 
 
 @dataclass
@@ -239,7 +240,7 @@ class _Device:
         until = 0
         for (start, stop, number), (from_ns, to_ns) in self.kernels.windows():
             alone = np.maximum(0, stop - np.maximum(start, highest(stop, max(begin, until))))
-            for cause, ns in zip(ORDERED, sums(number, alone, len(ORDERED)), strict=True):
+            for cause, ns in zip(ORDERED, sums(number.astype(np.int64), alone, len(ORDERED)), strict=True):
                 split.causes[cause] += ns
             busy = within(union(np.append(from_ns, start), np.append(max(from_ns, until), stop)), from_ns, to_ns)
             until = max(until, int(stop.max(initial=until)))
@@ -262,34 +263,34 @@ class Spans:
     """When operations of one kind began and ended, of kernels with the number of the cause: 17 bytes each."""
 
     def __init__(self) -> None:
-        self._parts: list[tuple[Numbers, Numbers, NDArray[np.int8]]] = []
+        self._parts: list[Part] = []
 
     def add(self, start: Numbers, stop: Numbers, number: Numbers | None = None) -> None:
         """Add some."""
         of = np.zeros(len(start), dtype=np.int8) if number is None else number.astype(np.int8)
         self._parts.append((start, stop, of))
 
-    def ordered(self) -> tuple[Numbers, Numbers, Numbers]:
+    def ordered(self) -> Part:
         """All by their starts."""
         if not self._parts:
             nothing = np.empty(0, dtype=np.int64)
-            return nothing, nothing, nothing
+            return nothing, nothing, nothing.astype(np.int8)
         start, stop, number = (np.concatenate(one) for one in zip(*self._parts, strict=True))
         if (np.diff(start) < 0).any():
             order = np.lexsort((number, stop, start))
             start, stop, number = start[order], stop[order], number[order]
         return start, stop, number
 
-    def windows(self) -> Iterator[tuple[tuple[Numbers, Numbers, Numbers], Span]]:
+    def windows(self) -> Iterator[tuple[Part, Span]]:
         """All by their starts, a part at a time, with the stretch of time until the next part begins."""
         parts = [part for part in self._parts if len(part[0])]
         in_order = all((np.diff(start) >= 0).all() for start, _, _ in parts)
         if not in_order or any(later[0][0] < former[0][-1] for former, later in pairwise(parts)):
-            whole = self.ordered()
-            parts = [tuple(one[at : at + PART] for one in whole) for at in range(0, len(whole[0]), PART)]
+            start, stop, number = self.ordered()
+            stretches = [slice(at, at + PART) for at in range(0, len(start), PART)]
+            parts = [(start[one], stop[one], number[one]) for one in stretches]
         begins = [0, *(int(start[0]) for start, _, _ in parts[1:]), FOREVER_NS]
-        nothing = np.empty(0, dtype=np.int64)
-        yield from zip(parts or [(nothing, nothing, nothing)], pairwise(begins), strict=True)
+        yield from zip(parts or [self.ordered()], pairwise(begins), strict=True)
 
 
 class _Host(NamedTuple):
@@ -361,8 +362,7 @@ class _Part:
         if not len(rows):
             return
         numbers, place = distinct(block.signature[rows])
-        first = {number: int(row) for number, row in zip(block.signature[rows[::-1]].tolist(), rows[::-1], strict=True)}
-        kernels = [self._kernel(device, number, int(block.value[first[number]])) for number in numbers]
+        kernels = [self._kernel(device, number, block, rows) for number in numbers]
         duration = block.duration[rows]
         roofline_ns = np.array([kernel.roofline_ns for kernel in kernels], dtype=np.float64)[place]
         chain = np.array([kernel.chain for kernel in kernels])[place]
@@ -373,11 +373,13 @@ class _Part:
             device.matrix_ns += ns if kernel.matrix else 0
             device.tensor_core_ns += ns if kernel.matrix and kernel.tensor_cores else 0
 
-    def _kernel(self, device: _Device, number: int, size_bytes: int) -> Kernel:
+    def _kernel(self, device: _Device, number: int, block: Block, rows: Numbers) -> Kernel:
+        """The kernel of a signature, whose first run is among these rows where it is not known."""
         key = device.index, number
         kernel = self._kernels.get(key)
         if kernel is None:
             gpu = self.gpus[device.index] if device.index < len(self.gpus) else {}
+            size_bytes = int(block.value[rows[(block.signature[rows] == number).argmax()]])
             kernel = self._kernels[key] = Kernel(self.trace.signatures[number], size_bytes, gpu)
         return kernel
 
