@@ -8,6 +8,7 @@ objects, but walks Python's threads without their lock: one that C++ is adding a
 from __future__ import annotations
 
 import _thread
+import gc
 import os
 import sys
 import time
@@ -91,7 +92,15 @@ SAMPLERS: weakref.WeakSet[Sampler] = weakref.WeakSet()
 def stack_of(thread: int) -> list[Frame]:
     """A thread's frames of this moment, as (file, line, function), innermost first; none of one that has ended."""
     here = chain(islice(map(methodcaller("get", thread), iter(sys._current_frames, None)), 1), repeat("f_back"))
-    found = list(map(PARTS, takewhile(PRESENT, accumulate(here, getattr))))  # see the docstring of the module
+    # A collection amid `_current_frames` frees tensors, which lets other threads run; one that starts a thread then waits
+    # for the list of threads, which is locked here, and neither goes on.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        found = list(map(PARTS, takewhile(PRESENT, accumulate(here, getattr))))  # see the docstring of the module
+    finally:
+        if collects:
+            gc.enable()
     return [frame for frame in found if frame[1]]
 
 
