@@ -1,4 +1,4 @@
-"""A look at a thread's stack collects no garbage: freed tensors let other threads run while the threads' list is locked."""
+"""A look at a thread's stack collects no garbage, which would let other threads run while their list is locked."""
 
 from __future__ import annotations
 

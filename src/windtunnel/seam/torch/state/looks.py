@@ -92,8 +92,8 @@ SAMPLERS: weakref.WeakSet[Sampler] = weakref.WeakSet()
 def stack_of(thread: int) -> list[Frame]:
     """A thread's frames of this moment, as (file, line, function), innermost first; none of one that has ended."""
     here = chain(islice(map(methodcaller("get", thread), iter(sys._current_frames, None)), 1), repeat("f_back"))
-    # A collection amid `_current_frames` frees tensors, which lets other threads run; one that starts a thread then waits
-    # for the list of threads, which is locked here, and neither goes on.
+    # A collection amid `_current_frames` frees tensors, which lets other threads run; one that starts a thread then
+    # waits for the list of threads, which is locked here, and neither goes on.
     collects = gc.isenabled()
     gc.disable()
     try:
