@@ -48,6 +48,7 @@ help-all: help
 	@echo "make bench            what emulation costs, as ratios to plain CPU, and what the comparison of ranks costs"
 	@echo "make bench-compiled   what compiled programs cost beside PyTorch's own share of it; half an hour (ARGS=\"--only Trainer\")"
 	@echo "make bench-operators  operators emulated a second, and predicted time by their number"
+	@echo "make bench-long       memory of runs of up to five million operators and of their reports, and the reports' time; minutes"
 	@echo "make bench-report     size of the HTML report of 100,000 operations, and how long it takes to open"
 	@echo "make bench-memory     peak memory of ResNet-50, bert-large and GPT-2, with what it is made of"
 	@echo "make snapshots        memory snapshots that others recorded on real GPUs, replayed"
@@ -200,6 +201,9 @@ bench-compiled: environment-compile
 
 bench-operators: environment
 	$(RUN) -m benchmarks.bench_operators $(ARGS)
+
+bench-long: environment
+	$(RUN) -m benchmarks.bench_long $(ARGS)
 
 bench-report: environment
 	$(RUN) -m benchmarks.bench_report $(ARGS)

@@ -41,7 +41,7 @@ def judge(traces: Sequence[Trace]) -> list[Finding]:
 
 def too_short(trace: Trace) -> bool:
     """Whether the trace holds too few kernels to say that there is nothing to fix."""
-    return sum(kind == Kind.KERNEL for kind in trace.rows.column(0)) < SHORT
+    return trace.rows.column(0).count(Kind.KERNEL) < SHORT
 
 
 def weigh(trace: Trace, findings: Sequence[Finding], candidates: Sequence[Finding] = ()) -> list[Finding]:

@@ -22,7 +22,7 @@ from windtunnel.ranks import after
 from windtunnel.trace import journal
 from windtunnel.trace.finding import SEVERITIES, Finding
 from windtunnel.trace.operation import UNKNOWN_SITE
-from windtunnel.trace.trace import Trace
+from windtunnel.trace.trace import SITE, Trace
 from windtunnel.trace.units import plural
 from windtunnel.variables import FOLDER, MEASURE, OPTIONS, PYTHON
 
@@ -322,8 +322,9 @@ def _unfinished(path: Path, trace: Trace) -> str:
         how = "still ran when the program had ended"
     except (OSError, ValueError, OverflowError):  # no such process, or a name that is not one of ours
         how = f"could not write all its records ({reason})" if reason else "was killed, or ended past Python"
-    sites = [record.site for record in trace if record.site.file]
-    reach = f"{plural(len(trace), 'record')}, the last of {sites[-1]}" if sites else plural(len(trace), "record")
+    newest_first = (trace.sites[trace.rows.get(index, SITE)] for index in range(len(trace) - 1, -1, -1))
+    last = next((site for site in newest_first if site.file), None)
+    reach = f"{plural(len(trace), 'record')}, the last of {last}" if last else plural(len(trace), "record")
     return f"process {process} used a GPU and {how}: what is known of it ends with {reach}"
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-FRAMEWORKS = ("torch", "jax", "tensorflow", "mxnet", "numpy")
+FRAMEWORKS = ("torch", "jax", "tensorflow", "mxnet")
 BLOCK = """
 import importlib.abc, sys
 

@@ -48,10 +48,10 @@ def test_checks_need_no_torch():
 def test_a_run_may_be_asked_at_any_moment():
     program = Program()
     watching = checks.Run(["unsynchronized-access"])
-    program.hazard("unsynchronized-access", 5, 7).hazard("unsynchronized-access", 15, 17)
     counts = []
-    for record in program.trace:
-        watching.see(record, program.trace)
+    for line in (5, 15):
+        program.hazard("unsynchronized-access", line, line + 2)
+        watching.read(program.trace)
         counts.append(len(watching.findings(program.trace)))
     assert counts == [1, 2]
 

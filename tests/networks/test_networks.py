@@ -80,6 +80,13 @@ def test_lines_with_the_launchers_prefix_are_read(tmp_path):
     assert (table.collective, table.time_us) == ("all_to_all", [40.0, 80.0, 5000.0])
 
 
+def test_what_is_no_number_is_no_row(tmp_path):
+    file = tmp_path / "run.txt"
+    file.write_text(TABLE.format(name="all_reduce_perf", other="pt02").replace("80.0", "80.0.0"))
+    (table,) = networks.find(str(file), "H100-SXM5-80GB").measured
+    assert 1 << 20 not in table.size_bytes
+
+
 @pytest.mark.parametrize(
     ("name", "other", "words"),
     [("all_reduce_perf", "pt01", "one node"), ("something", "pt02", ""), (None, None, "neither")],

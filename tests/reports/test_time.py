@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
+
 from windtunnel.reports import json as json_report
 from windtunnel.reports.parts import time as _time
 from windtunnel.reports.text import render
@@ -63,9 +65,9 @@ def test_tensor_cores_need_their_types(program):
 
 
 def test_copies_behind_kernels_are_hidden():
-    busy = list(_time.union([(0, 100), (50, 200), (300, 400)]))
-    assert busy == [(0, 200), (300, 400)]
-    assert _time.overlap([(150, 350)], busy) == 100
+    busy = _time.union(np.array([0, 50, 300]), np.array([100, 200, 400]))
+    assert busy.tolist() == [[0, 300], [200, 400]]
+    assert _time.overlap(np.array([[150], [350]]), busy) == 100
 
 
 def test_what_is_done_once_is_named_apart(program):

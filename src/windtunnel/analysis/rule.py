@@ -94,6 +94,7 @@ class Remedy:
 
 def rows_of(trace: Trace) -> Iterator[Row]:
     """The rows of a trace that are looked at."""
-    steps = (index for index, kind in enumerate(trace.rows.column(0)) if kind == Kind.STEP)
+    looked_at = islice(iter(trace.rows), MOST_ROWS)
+    steps = (index for index, row in enumerate(looked_at) if row[0] == Kind.STEP)
     enough = next(islice(steps, ENOUGH_STEPS, None), MOST_ROWS)
     return islice(iter(trace.rows), min(MOST_ROWS, max(ROWS, enough + 2)))

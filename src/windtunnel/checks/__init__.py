@@ -1,9 +1,9 @@
 """What can be wrong with a program, one rule a file: a trace goes in, findings come out.
 
 A check is a reducer: `see` is called with every record of the kinds that it asks for, in order, and `findings` may be
-called at any time after. So the same file serves a running program and a saved trace. Listing this folder is the
-registry: a module whose name does not begin with an underscore holds one subclass of `Check`, and the subclass's
-docstring is its page in the documentation.
+called at any time after. Kernels, of which there may be millions, come to its parts, a block at a time. So the same
+file serves a running program and a saved trace. Listing this folder is the registry: a module whose name does not begin
+with an underscore holds one subclass of `Check`, and the subclass's docstring is its page in the documentation.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, Protocol, Self
 
+import numpy as np
+
 from windtunnel.checks._words import framework_of, in_words_of
+from windtunnel.checks._work import Work
 from windtunnel.errors import UsageError
+from windtunnel.trace.blocks import Block, blocks
 from windtunnel.trace.finding import SEVERITIES, Finding, Severity
 from windtunnel.trace.operation import Kind, Site
 from windtunnel.trace.trace import Record, Trace
 
 
 class Part(Protocol):
-    """A reducer that several checks read: it sees each record once, before they do."""
+    """A reducer that several checks read: it sees each block of records once, before they do."""
 
-    KINDS: ClassVar[frozenset[Kind]]
-
-    def see(self, record: Record) -> object:
-        """Take notice of one record."""
+    def see(self, block: Block) -> object:
+        """Take notice of a block."""
 
 
 class Check:
@@ -39,7 +41,7 @@ class Check:
     code: ClassVar[str] = ""
     severity: ClassVar[Severity] = "warning"  # the worst that it reports; what costs nothing is reported as info
     costs: ClassVar[bool] = False  # whether it only finds what takes time or memory: what is computed is right
-    kinds: ClassVar[frozenset[Kind]] = frozenset()  # the records that it wants to see
+    kinds: ClassVar[frozenset[Kind]] = frozenset()  # the records that it wants to see; of kernels those of `Work.told`
     precedence: ClassVar[int] = 0  # among findings of one severity, the higher come first: what others follow from
     supersedes: ClassVar[frozenset[str]] = frozenset()  # codes that say the same of the same lines, less exactly
     parts: ClassVar[Mapping[str, type[Part]]] = {}  # attributes that `Run` fills in, shared between checks
@@ -106,28 +108,40 @@ def select(codes: Iterable[str] | None = None) -> tuple[type[Check], ...]:
 
 
 class Run:
-    """Checks at work: feed it records, one at a time, and ask for findings at any moment."""
+    """Checks at work: let it read a trace as far as there is any, and ask for findings at any moment."""
 
     def __init__(self, codes: Iterable[str] | None = None) -> None:
         """Prepare the checks of these codes, or all; raises UsageError when there is no check of one of the codes."""
         self.checks = [check() for check in select(codes)]
-        shared: dict[type[Part], Part] = {}
+        self.work = Work()
+        shared: dict[type[Part], Part] = {Work: self.work}
         for check in self.checks:
             for name, kind in check.parts.items():
                 if kind not in shared:
                     shared[kind] = kind()
                 setattr(check, name, shared[kind])
-        self.parts = {kind: [part.see for part in shared.values() if kind in part.KINDS] for kind in Kind}
+        self.parts = list(shared.values())
+        self.known = 0  # rows that were read
         self.readers: dict[Kind, list[Callable[[Record, Trace], None]]] = {
             kind: [check.see for check in self.checks if kind in check.kinds] for kind in Kind
         }
 
-    def see(self, record: Record, trace: Trace) -> None:
-        """Show one record to the checks that ask for its kind."""
-        for part in self.parts[record.kind]:
-            part(record)
-        for see in self.readers[record.kind]:
-            see(record, trace)
+    def read(self, trace: Trace) -> None:
+        """Show the records that are new to the checks that ask for their kinds."""
+        asked = np.array([kind != Kind.KERNEL and bool(self.readers[kind]) for kind in Kind])
+        kernels = bool(self.readers[Kind.KERNEL])
+        for block in blocks(trace, self.known):
+            for part in self.parts:
+                part.see(block)
+            which = asked[block.kind]
+            if kernels:
+                which |= self.work.told() & (block.kind == Kind.KERNEL)
+            for index, record in zip(np.flatnonzero(which).tolist(), block.records(which), strict=True):
+                self.work.at(index)
+                for see in self.readers[record.kind]:
+                    see(record, trace)
+            self.work.close()
+            self.known += len(block)
 
     def findings(self, trace: Trace) -> list[Finding]:
         """All findings, the worst and most expensive first, one an incident."""
@@ -186,9 +200,7 @@ def examine(traces: Sequence[Trace], codes: Iterable[str] | None = None) -> list
     names = None if codes is None else list(codes)
     runs = [Run(names) for _ in traces]
     for checks, trace in zip(runs, traces, strict=True):
-        see = checks.see
-        for record in trace:
-            see(record, trace)
+        checks.read(trace)
     found = [(checks, checks.findings(trace)) for checks, trace in zip(runs, traces, strict=True)]
     covered = _covered(finding for _, findings in found for finding in findings)
     kept = []

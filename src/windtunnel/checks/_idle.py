@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import ClassVar
 
+import numpy as np
+
+from windtunnel.trace.blocks import Block
+from windtunnel.trace.columns import Numbers, counts, distinct, highest, since
 from windtunnel.trace.operation import FIRST_USE, LAUNCH_GAP_NS, UNKNOWN_SITE, Kind, Site
-from windtunnel.trace.trace import Record
 
 ALL = -1  # the number under which all devices together are kept
 
@@ -43,48 +45,63 @@ class Idle:
 class Gaps:
     """Sorts the gaps of every device, and those of all devices together: when none of them had anything to do."""
 
-    KINDS: ClassVar = frozenset({Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE, Kind.SYNCHRONIZE, Kind.STEP, Kind.HOST})
-
     def __init__(self) -> None:
         self.devices: dict[int, Idle] = {}
         self.steps: Counter[Site] = Counter()
         self.kernel_sites: Counter[Site] = Counter()
 
-    def see(self, record: Record) -> None:
-        """Take notice of one record."""
-        if record.kind == Kind.SYNCHRONIZE:
-            for waiting in self.devices.values():
-                waiting.waited_ns += record.duration_ns
-            return
-        if record.kind == Kind.HOST:
-            if record.signature.name.startswith(FIRST_USE):
-                for waiting in self.devices.values():
-                    waiting.waited_ns += record.duration_ns
-                    waiting.setting_up_ns += record.duration_ns
-            return
-        if record.kind == Kind.STEP:
-            self.steps[record.site] += 1
-            return
-        if record.kind == Kind.KERNEL and record.site.file:
-            self.kernel_sites[record.site] += 1
-        self._follow(record.lane.device, record)
-        self._follow(ALL, record)
+    def see(self, block: Block) -> None:
+        """Take notice of a block."""
+        sites = block.trace.sites
+        for site, times in counts(block.site[block.kind == Kind.STEP]):
+            self.steps[sites[site]] += times
+        for site, times in counts(block.site[block.kind == Kind.KERNEL]):
+            if sites[site].file:
+                self.kernel_sites[sites[site]] += times
+        once = np.array([one.name.startswith(FIRST_USE) for one in block.trace.signatures], dtype=bool)
+        setting_up = (block.kind == Kind.HOST) & once[block.signature]
+        set_up = np.cumsum(np.where(setting_up, block.duration, 0))
+        waited = np.cumsum(np.where(setting_up | (block.kind == Kind.SYNCHRONIZE), block.duration, 0))
+        work = np.flatnonzero(block.on_device)
+        for device in distinct(block.device[work])[0]:
+            self._follow(device, block, work[block.device[work] == device], waited, set_up)
+        if len(work):
+            self._follow(ALL, block, work, waited, set_up)
+        for idle in self.devices.values():
+            idle.waited_ns += int(waited[-1])
+            idle.setting_up_ns += int(set_up[-1])
 
-    def _follow(self, device: int, record: Record) -> None:
+    def _follow(self, device: int, block: Block, work: Numbers, waited: Numbers, set_up: Numbers) -> None:
+        """Take the rows of a device's work; what the host did since is counted from the block's beginning."""
+        first_ns = int(block.start[work[0]])
         idle = self.devices.get(device)
         if idle is None:
-            idle = self.devices[device] = Idle(device, record.start_ns, record.start_ns)
-        if record.kind == Kind.COLLECTIVE:  # issued, it waits for the other ranks: that is not this host's time
-            idle.waited_ns += max(0, record.start_ns - max(record.issued_ns, idle.busy_until_ns))
-        gap_ns = record.start_ns - idle.busy_until_ns
-        if gap_ns > 0:
-            idle.once_ns += min(gap_ns, idle.setting_up_ns)
-            self._gap(idle, max(0, gap_ns - idle.waited_ns), record.site)
-        idle.waited_ns = idle.setting_up_ns = 0
-        idle.busy_until_ns = max(idle.busy_until_ns, record.end_ns)
-        if record.kind == Kind.KERNEL:
-            idle.kernels += 1
-            idle.kernel_ns += record.duration_ns
+            idle = self.devices[device] = Idle(device, first_ns, first_ns)
+            idle.waited_ns, idle.setting_up_ns = -int(waited[work[0]]), -int(set_up[work[0]])
+        start, end, kernels = block.start[work], block.end[work], block.kind[work] == Kind.KERNEL
+        until = highest(end, idle.busy_until_ns)
+        waits, setting_up = since(waited, work, idle.waited_ns), since(set_up, work, idle.setting_up_ns)
+        # Issued, a collective waits for the other ranks: that is not this host's time.
+        together = block.kind[work] == Kind.COLLECTIVE
+        waits += np.where(together, np.maximum(0, start - np.maximum(block.issued[work], until)), 0)
+        gaps = start - until
+        idle.once_ns += int(np.minimum(gaps, setting_up)[gaps > 0].sum())
+        self._sort(idle, np.maximum(0, gaps - waits)[gaps > 0], block.site[work][gaps > 0], block)
+        idle.waited_ns, idle.setting_up_ns = -int(waited[work[-1]]), -int(set_up[work[-1]])
+        idle.busy_until_ns = max(idle.busy_until_ns, int(end.max()))
+        idle.kernels += int(kernels.sum())
+        idle.kernel_ns += int((end - start)[kernels].sum())
+
+    def _sort(self, idle: Idle, gaps: Numbers, sites: Numbers, block: Block) -> None:
+        long = gaps > LAUNCH_GAP_NS
+        idle.launch_ns += int(gaps[~long].sum())
+        for gap_ns, number in zip(gaps[long].tolist(), sites[long].tolist(), strict=True):
+            idle.pauses += 1
+            idle.pause_ns += gap_ns
+            idle.longest_ns = max(idle.longest_ns, gap_ns)
+            site = block.trace.sites[number]
+            if site.file:
+                idle.sites[site] += gap_ns
 
     def home(self) -> Site:
         """A line for what concerns the whole loop: the optimizer's step, or the line of most kernels, if known."""
@@ -93,13 +110,3 @@ class Gaps:
             if known:
                 return known[0]
         return UNKNOWN_SITE
-
-    def _gap(self, idle: Idle, gap_ns: int, site: Site) -> None:
-        if gap_ns <= LAUNCH_GAP_NS:
-            idle.launch_ns += gap_ns
-            return
-        idle.pauses += 1
-        idle.pause_ns += gap_ns
-        idle.longest_ns = max(idle.longest_ns, gap_ns)
-        if site.file:
-            idle.sites[site] += gap_ns

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from windtunnel.trace.holders import COMPLETED, ModuleHolder, alive_at, by_module, words
+import numpy as np
+
+from windtunnel.trace.columns import columns
+from windtunnel.trace.history import COMPLETED, History
+from windtunnel.trace.holders import ModuleHolder, alive_at, by_module, words
 from windtunnel.trace.operation import Site
-from windtunnel.trace.trace import Trace
+from windtunnel.trace.trace import MEMORY_ACTIONS, Trace
 
 SHOWN = 3
 
@@ -29,39 +33,36 @@ def owners(trace: Trace, device: int, until: str = "", site: Site | None = None)
         site: of that action; nothing was alive for all that is known where there is none of that line.
     """
     end = _moment(trace, device, until, site)
-    alive: dict[int, Owner] = {}
-    for number, action in enumerate(trace.memory_actions()):
-        if number > end:
-            break
-        if action.device != device:
-            continue
-        if action.action == "alloc":
-            alive[action.address] = Owner(action.site, action.size_bytes + action.excess_bytes)
-        elif action.action == "free_completed":
-            alive.pop(action.address, None)
+    history = History(trace)
+    history.read(end)
     totals: Counter[Site] = Counter()
-    for owner in alive.values():
-        totals[owner.site] += owner.size_bytes
+    for (where, _), taken in history.alive.items():
+        if where == device:
+            totals[trace.sites[taken.site]] += taken.size_bytes
     return [Owner(site, size) for site, size in totals.most_common()]
 
 
 def _moment(trace: Trace, device: int, until: str, site: Site | None) -> int:
     """The number of the action at which to look; -1 where no action is of that line."""
-    alive: dict[int, int] = {}
-    total = peak = moment = 0
-    for number, action in enumerate(trace.memory_actions()):
-        if action.device != device:
-            continue
-        if action.action == until and (site is None or site[:2] == action.site[:2]):
-            return number
-        if action.action == "alloc":
-            alive[action.address] = action.size_bytes + action.excess_bytes
-            total += alive[action.address]
-        elif action.action == "free_completed":
-            total -= alive.pop(action.address, 0)
-        if until or total > peak:
-            peak, moment = total, number
-    return moment if site is None else -1
+    if until in MEMORY_ACTIONS:
+        places = np.array([site is None or site[:2] == one[:2] for one in trace.sites])
+        first = 0
+        for found in columns(trace.memory):
+            which = (found[0] == MEMORY_ACTIONS.index(until)) & (found[1] == device) & places[found[6]]
+            if which.any():
+                return first + int(which.argmax())
+            first += found.shape[1]
+    if site is not None:
+        return -1
+    total = peak = moment = last = 0
+    for changes in History(trace).changes():
+        own = changes.only(changes.device == device)
+        if len(own):
+            so_far = total + np.cumsum(own.change)
+            highest, total, last = int(so_far.argmax()), int(so_far[-1]), int(own.row[-1])
+            if so_far[highest] > peak:
+                peak, moment = int(so_far[highest]), int(own.row[highest])
+    return last if until else moment
 
 
 def holders(trace: Trace, device: int, until: str = "", site: Site | None = None) -> list[ModuleHolder]:

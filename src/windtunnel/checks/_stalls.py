@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from windtunnel.checks._work import Work
 from windtunnel.trace.operation import UNKNOWN_SITE, Kind, Site
 from windtunnel.trace.trace import Record
 
@@ -73,33 +74,25 @@ class Stalls:
     KINDS = frozenset({Kind.KERNEL, Kind.COLLECTIVE, Kind.COPY, Kind.SYNCHRONIZE})
 
     def __init__(self) -> None:
+        self.work = Work()
         self.lines: dict[tuple[str, int, str], Line] = {}
         self.pending: list[Incident] = []
-        self.busy_until_ns: dict[int, int] = {}
-        self.kernels = 0
-        self.first_ns: int | None = None
-        self.last_ns = 0
         self.copies: dict[int, Record] = {}  # host thread -> its latest copy
 
-    def see(self, record: Record) -> Incident | None:
+    def see(self, record: Record, work: Work) -> Incident | None:
         """Take notice of a record; an incident comes back when it is a synchronization, for `charge` or to drop."""
+        self.work = work
         if record.kind == Kind.SYNCHRONIZE:
             copy = self.copies.pop(record.lane.thread, None)
             if copy is not None and copy.site[:2] != record.site[:2]:
                 copy = None
             return Incident(record, copy)
-        if self.first_ns is None:
-            self.first_ns = record.start_ns
-        self.last_ns = max(self.last_ns, record.end_ns)
         if record.kind == Kind.COPY:
             self.copies[record.lane.thread] = record
-        else:
-            self.kernels += 1
-        device = record.lane.device
-        busy_until = self.busy_until_ns.get(device)
         if self.pending:
+            device = record.lane.device
+            busy_until = work.until(device)
             self._settle(device, 0 if busy_until is None else record.start_ns - busy_until)
-        self.busy_until_ns[device] = max(busy_until or 0, record.end_ns)
         return None
 
     def charge(self, incident: Incident, cause: str, size_bytes: int = 0) -> None:
@@ -116,9 +109,9 @@ class Stalls:
         line.times += 1
         line.causes[cause] += 1
         line.size_bytes += size_bytes
-        if line.last_round != self.kernels:
+        if line.last_round != self.work.calls:
             line.rounds += 1
-            line.last_round = self.kernels
+            line.last_round = self.work.calls
         return line
 
     def wait(self, incident: Incident) -> None:
@@ -128,7 +121,7 @@ class Stalls:
 
     def costs(self, line: Line) -> bool:
         """Whether a line is run again and again and its waits cost time that one would notice."""
-        window_ns = self.last_ns - (self.first_ns or 0)
+        window_ns = self.work.last_ns - (self.work.first_ns or 0)
         return line.rounds >= LOOP_ROUNDS and line.lost_ns > LOST_SHARE * window_ns
 
     def _settle(self, device: int, idle_ns: int) -> None:

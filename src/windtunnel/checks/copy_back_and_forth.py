@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from windtunnel.checks import Check
 from windtunnel.checks._copies import detail, to_device, to_host
+from windtunnel.checks._work import Work
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.operation import Kind, Site
 from windtunnel.trace.trace import Record, Trace
@@ -56,28 +57,27 @@ class CopyBackAndForth(Check):
 
     code: ClassVar = "copy-back-and-forth"
     costs: ClassVar = True
-    kinds: ClassVar = frozenset({Kind.KERNEL, Kind.COPY})
+    kinds: ClassVar = frozenset({Kind.COPY})
+    parts: ClassVar = {"work": Work}
+    work: Work
     supersedes: ClassVar = frozenset({"pageable-copy", "host-sync"})
 
     def __init__(self) -> None:
-        self.kernels = 0
         self.left: dict[int, tuple[Record, int]] = {}  # host storage -> the copy that filled it, kernels so far
         self.pairs: dict[tuple[str, int, str, int], Pair] = {}
 
     def see(self, record: Record, trace: Trace) -> None:
         """Follow host memory that a device has filled."""
-        if record.kind == Kind.KERNEL:
-            self.kernels += 1
-        elif to_host(record):
+        if to_host(record):
             storage = detail(record, "destination")
             if storage is not None:
-                self.left[storage] = record, self.kernels
+                self.left[storage] = record, self.work.kernels
         elif to_device(record):
             source = detail(record, "source")
             if source is None or source not in self.left:
                 return
             out, kernels = self.left.pop(source)
-            self._count(out, record, self.kernels - kernels <= NEAR)
+            self._count(out, record, self.work.kernels - kernels <= NEAR)
 
     def findings(self, trace: Trace) -> list[Finding]:
         """One finding a pair of lines."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
+import numpy as np
+
 from windtunnel.checks import Check
+from windtunnel.trace.columns import Numbers, distinct
 from windtunnel.trace.finding import Finding
+from windtunnel.trace.history import Changes, History
 from windtunnel.trace.operation import UNKNOWN_SITE, Kind, Site
 from windtunnel.trace.schema import Leak
-from windtunnel.trace.trace import MemoryAction, Record, Trace
+from windtunnel.trace.trace import Record, Trace
 from windtunnel.trace.units import format_bytes, format_share, plural
 
 MIN_STEPS = 8  # of steady growth; caches and optimizer states fill within the first few steps
@@ -81,11 +84,12 @@ class GrowingMemory(Check):
     def _from_history(self, trace: Trace) -> list[Finding]:
         if not len(trace.memory) or len(self.steps_ns) < MIN_STEPS + WARM_UP:
             return []
-        devices: dict[int, list[MemoryAction]] = {}
-        for action in trace.memory_actions():
-            if action.action in ("alloc", "free_completed"):
-                devices.setdefault(action.device, []).append(action)
-        judged = (self._judge(trace, device, _growth(rows, self.steps_ns)) for device, rows in sorted(devices.items()))
+        ends = np.maximum.accumulate(np.array(self.steps_ns))
+        devices: dict[int, _Reader] = {}
+        for changes in History(trace).changes():
+            for device, own in changes.of_devices():
+                devices.setdefault(device, _Reader(trace, ends)).see(own)
+        judged = (self._judge(trace, device, reader.growth()) for device, reader in sorted(devices.items()))
         return [finding for finding in judged if finding is not None]
 
     def _judge(self, trace: Trace, device: int, growth: Growth) -> Finding | None:
@@ -153,27 +157,44 @@ def _peak_bytes(trace: Trace, device: int) -> int:
     return int(devices[device].get("peak_allocated_bytes") or 0) if device < len(devices) else 0
 
 
-def _growth(actions: list[MemoryAction], steps_ns: list[int]) -> Growth:
-    alive: dict[int, MemoryAction] = {}
-    by_site: Counter[Site] = Counter()
-    totals: list[int] = []
-    first: dict[Site, int] = {}
-    total = position = 0
-    for number, step_ns in enumerate(steps_ns):
+class _Reader:
+    """Reads one device's history for its growth, given when steps end."""
+
+    def __init__(self, trace: Trace, ends: Numbers) -> None:
+        self.sites = trace.sites
+        self.ends = ends
+        self.totals: list[int] = []  # at the ends of the steps so far
+        self.held = np.zeros(len(trace.sites), dtype=np.int64)  # by line
+        self.lines: dict[int, None] = {}  # in the order in which they first allocate
+        self.first: dict[Site, int] = {}
+        self.until_ns = 0
+
+    def see(self, own: Changes) -> None:
+        """Take notice of a block of the history."""
         # What happens at the same moment may come after the step: at the program's end everything is given back then.
-        while position < len(actions) and actions[position].time_ns < step_ns:
-            action = actions[position]
-            position += 1
-            if action.action == "alloc":
-                alive[action.address] = action
-                by_site[action.site] += action.size_bytes + action.excess_bytes
-                total += action.size_bytes + action.excess_bytes
-            elif action.address in alive:
-                freed = alive.pop(action.address)
-                by_site[freed.site] -= freed.size_bytes + freed.excess_bytes
-                total -= freed.size_bytes + freed.excess_bytes
-        if number == WARM_UP:
-            first = dict(by_site)
-        if number >= WARM_UP:
-            totals.append(total)
-    return Growth(totals, first, dict(by_site))
+        times = np.maximum(np.maximum.accumulate(own.time_ns), self.until_ns)
+        self.until_ns = int(times[-1])
+        left = self.ends[len(self.totals) :]
+        places = np.searchsorted(times, left[left <= self.until_ns]).tolist()
+        so_far = int(self.held.sum()) + np.concatenate([[0], np.cumsum(own.change)])
+        warm = WARM_UP - len(self.totals)
+        self.totals += so_far[places].tolist()
+        begin = 0
+        if 0 <= warm < len(places):
+            begin = places[warm]
+            self._add(own, 0, begin)
+            self.first = self._by_line()
+        self._add(own, begin, places[-1] if len(places) == len(left) and places else len(own) if len(left) else begin)
+
+    def growth(self) -> Growth:
+        """What was found; steps that end after all of it end with what there is then."""
+        totals = self.totals + [int(self.held.sum())] * (len(self.ends) - len(self.totals))
+        last = self._by_line()
+        return Growth(totals[WARM_UP:], self.first if len(self.totals) > WARM_UP else last, last)
+
+    def _add(self, own: Changes, begin: int, end: int) -> None:
+        np.add.at(self.held, own.owner[begin:end], own.change[begin:end])
+        self.lines |= dict.fromkeys(distinct(own.owner[begin:end][own.allocates[begin:end]])[0])
+
+    def _by_line(self) -> dict[Site, int]:
+        return {self.sites[number]: int(self.held[number]) for number in self.lines}

@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 from windtunnel.checks import Check
 from windtunnel.checks._copies import non_blocking, pageable, to_device
 from windtunnel.checks._stalls import Incident, Line, Stalls
+from windtunnel.checks._work import Work
 from windtunnel.operators.card import card
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.operation import Kind, Site
@@ -111,6 +112,8 @@ class HostSync(Check):
     code: ClassVar = "host-sync"
     costs: ClassVar = True
     kinds: ClassVar = Stalls.KINDS | {Kind.CLOCK_READ}
+    parts: ClassVar = {"work": Work}
+    work: Work
 
     def __init__(self) -> None:
         self.stalls = Stalls()
@@ -123,7 +126,7 @@ class HostSync(Check):
             return
         if record.kind != Kind.SYNCHRONIZE:
             self._keep_explicit()
-        incident = self.stalls.see(record)
+        incident = self.stalls.see(record, self.work)
         if incident is None:
             return
         name = record.signature.name

@@ -7,7 +7,7 @@ from typing import ClassVar
 from windtunnel.checks._notes import Line, NoteCheck
 from windtunnel.trace.finding import Finding, Severity
 from windtunnel.trace.operation import Note
-from windtunnel.trace.trace import Trace
+from windtunnel.trace.trace import END, Trace
 from windtunnel.trace.units import format_ns
 
 LEAST_NS, LEAST_SHARE = 1_000_000, 0.05
@@ -52,8 +52,7 @@ class Imbalance(NoteCheck):
 
     def findings(self, trace: Trace) -> list[Finding]:
         """The lines that cost enough of the run."""
-        ends = [record.end_ns for record in trace]
-        least_ns = max(LEAST_NS, LEAST_SHARE * max(ends, default=0))
+        least_ns = max(LEAST_NS, LEAST_SHARE * max(trace.rows.column(END), default=0)) if self.lines else 0
         return [
             finding._replace(times=line.number("times"), lost_ns=line.number("waited_ns"))
             for finding, line in zip(super().findings(trace), self.lines.values(), strict=True)

@@ -7,10 +7,11 @@ from typing import ClassVar
 
 from windtunnel.checks import Check
 from windtunnel.checks._idle import Gaps
+from windtunnel.trace.blocks import KernelTimes
 from windtunnel.trace.finding import Finding, Fix
-from windtunnel.trace.operation import Kind, Signature
+from windtunnel.trace.operation import Signature
 from windtunnel.trace.plain import Json
-from windtunnel.trace.trace import Record, Trace
+from windtunnel.trace.trace import Trace
 from windtunnel.trace.units import format_ns, format_share
 
 MATRIX_NAMES = ("mm", "linear", "conv", "attention", "rnn", "lstm", "gru")
@@ -65,27 +66,9 @@ class LowTensorCoreUse(Check):
 
     code: ClassVar = "low-tensor-core-use"
     costs: ClassVar = True
-    kinds: ClassVar = frozenset({Kind.KERNEL})
-    parts: ClassVar = {"gaps": Gaps}
+    parts: ClassVar = {"gaps": Gaps, "kernels": KernelTimes}
     gaps: Gaps
-
-    def __init__(self) -> None:
-        self.runs: dict[tuple[int, int], list[int]] = {}  # (device, id of the signature) -> times, ns
-        self.signatures: dict[int, Signature] = {}
-        self.matrix: dict[int, bool] = {}  # id of the signature -> whether it is matrix work
-
-    def see(self, record: Record, trace: Trace) -> None:
-        """Add up time by signature; signatures are shared objects, so their identity is the cheapest key."""
-        identity = id(record.signature)
-        matrix = self.matrix.get(identity)
-        if matrix is None:
-            matrix = self.matrix[identity] = any(name in record.signature.name for name in MATRIX_NAMES)
-        if matrix:
-            key = record.lane.device, identity
-            run = self.runs.setdefault(key, [0, 0])
-            run[0] += 1
-            run[1] += record.duration_ns
-            self.signatures[identity] = record.signature
+    kernels: KernelTimes
 
     def findings(self, trace: Trace) -> list[Finding]:
         """At most one finding of each kind, for the device that loses most."""
@@ -98,7 +81,7 @@ class LowTensorCoreUse(Check):
     def _found(self, trace: Trace, share: float) -> list[Finding]:
         gpus = trace.facts.get("gpus", [])
         found = []
-        uses = self._uses(gpus)
+        uses = self._uses(trace, gpus)
         for device, use in uses.items():
             idle = self.gaps.devices[device]
             window_ns = max(idle.window_ns, idle.kernel_ns)  # streams that overlap work for longer than time passes
@@ -108,11 +91,13 @@ class LowTensorCoreUse(Check):
                 found.append(self._unaligned(device, use.unaligned_ns, window_ns))
         return found[:1]
 
-    def _uses(self, gpus: list[Json]) -> dict[int, Use]:
+    def _uses(self, trace: Trace, gpus: list[Json]) -> dict[int, Use]:
         uses: dict[int, Use] = {}
-        for (device, identity), (times, time_ns) in sorted(self.runs.items(), key=lambda item: -item[1][1]):
+        for (device, number), (times, time_ns, _) in sorted(self.kernels.sums.items(), key=lambda item: -item[1][1]):
             capability = gpus[device].get("compute_capability") if device < len(gpus) else None
-            signature = self.signatures[identity]
+            signature = trace.signatures[number]
+            if not any(name in signature.name for name in MATRIX_NAMES):
+                continue
             if not capability or capability[0] < 7:
                 continue
             use = uses.setdefault(device, Use())

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from windtunnel.checks import Check
 from windtunnel.checks._copies import SMALL_BYTES, detail, to_device
+from windtunnel.checks._work import Work
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.operation import Kind, Site
 from windtunnel.trace.trace import Record, Trace
@@ -54,26 +55,24 @@ class ManySmallCopies(Check):
 
     code: ClassVar = "many-small-copies"
     costs: ClassVar = True
-    kinds: ClassVar = frozenset({Kind.KERNEL, Kind.COPY})
+    kinds: ClassVar = frozenset({Kind.COPY})
+    parts: ClassVar = {"work": Work}
+    work: Work
     supersedes: ClassVar = frozenset({"pageable-copy", "host-sync"})
 
     def __init__(self) -> None:
         self.lines: dict[tuple[str, int], Line] = {}
-        self.kernels = 0
 
     def see(self, record: Record, trace: Trace) -> None:
         """Count small copies to a device by line and by the kernels between them."""
-        if record.kind == Kind.KERNEL:
-            self.kernels += 1
-            return
         if not to_device(record) or record.value > SMALL_BYTES or detail(record, "module"):
             return
         line = self.lines.setdefault((record.site.file, record.site.line), Line(record.site, record.lane.device))
         line.times += 1
         line.size_bytes += record.value
-        if line.last_round != self.kernels:
+        if line.last_round != self.work.kernels:
             line.rounds += 1
-            line.last_round = self.kernels
+            line.last_round = self.work.kernels
 
     def findings(self, trace: Trace) -> list[Finding]:
         """One finding a line."""

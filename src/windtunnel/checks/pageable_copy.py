@@ -8,6 +8,7 @@ from typing import ClassVar
 from windtunnel.checks import Check
 from windtunnel.checks._copies import SMALL_BYTES, detail, non_blocking, pageable, to_device
 from windtunnel.checks._stalls import LOOP_ROUNDS, Line, Stalls
+from windtunnel.checks._work import Work
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.operation import Kind
 from windtunnel.trace.trace import Record, Trace
@@ -54,6 +55,8 @@ class PageableCopy(Check):
     code: ClassVar = "pageable-copy"
     costs: ClassVar = True
     kinds: ClassVar = Stalls.KINDS
+    parts: ClassVar = {"work": Work}
+    work: Work
 
     def __init__(self) -> None:
         self.stalls = Stalls()
@@ -61,7 +64,7 @@ class PageableCopy(Check):
 
     def see(self, record: Record, trace: Trace) -> None:
         """Count copies by line."""
-        incident = self.stalls.see(record)
+        incident = self.stalls.see(record, self.work)
         if incident is not None:
             copy = incident.copy
             if copy is not None and pageable(copy) and not detail(copy, "module"):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Self
 
 from windtunnel.checks import Check
+from windtunnel.checks._work import Work
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.operation import Kind, Site
 from windtunnel.trace.trace import Record, Trace
@@ -80,28 +81,24 @@ class WrongTiming(Check):
     """
 
     code: ClassVar = "wrong-timing"
-    kinds: ClassVar = frozenset({Kind.KERNEL, Kind.COLLECTIVE, Kind.CLOCK_READ})
+    kinds: ClassVar = frozenset({Kind.CLOCK_READ})
+    parts: ClassVar = {"work": Work}
+    work: Work
 
     def __init__(self) -> None:
         self.readings: dict[tuple[int, str], Reading] = {}  # that may begin a measurement
         self.latest_ns: dict[tuple[int, str], int] = {}  # of every reading
-        self.work: dict[int, Record] = {}  # thread -> of the work that it issued, what ends last
         self.measured: dict[tuple[str, int, str, int], Measured] = {}
 
     def see(self, record: Record, trace: Trace) -> None:
         """Follow clocks and the work between their readings."""
         thread = record.lane.thread
-        if record.kind != Kind.CLOCK_READ:
-            latest = self.work.get(thread)
-            if latest is None or record.end_ns > latest.end_ns:
-                self.work[thread] = record
-            return
         text = trace.line(record.site)
         if text and not CLOCK_CALL.search(text):
             return
         key = thread, record.signature.name
         before = self.readings.get(key)
-        latest = self.work.get(thread)
+        latest = self.work.latest(thread)
         pending_ns = 0 if latest is None else max(0, latest.end_ns - record.issued_ns)
         if before is None or not DIFFERENCE.search(text):
             self.readings[key] = Reading(record.issued_ns, pending_ns, record.site)

@@ -64,6 +64,8 @@ class Storage(Protocol):
 Range = tuple[Storage, int, int, Strided | None]
 """A storage with the first byte and the end of a range in it, and which of its bytes where not all."""
 
+LATEST_NOTES = 8
+
 
 class Machine:
     """Emulated GPUs and the host that drives them.
@@ -521,12 +523,20 @@ class Machine:
 
     # ------------------------------------------------------------------ notes
 
-    def note(self, host: HostThread, note: Note, site: int | None = None) -> None:
-        """Record a fact that a check needs; `site` is the number of its line, where that is known."""
-        self.trace.notes.append(note)
+    def note(self, host: HostThread, note: Note, site: int | None = None, again: bool = False) -> None:
+        """Record a fact that a check needs; `site` is the number of its line, where that is known.
+
+        What comes `again` in each step of a long run is one entry of the trace's notes, if it is among the latest.
+        """
+        notes = self.trace.notes
+        latest = range(len(notes) - 1, max(-1, len(notes) - 1 - LATEST_NOTES), -1) if again else ()
+        number = next((index for index in latest if notes[index] == note), None)
+        if number is None:
+            notes.append(note)
+            number = len(notes) - 1
         if site is None:
             site = self.trace.sites.number(note.site)
-        now, number = host.now_ns, len(self.trace.notes) - 1
+        now = host.now_ns
         self._row(Kind.NOTE, self._host_lane(host), self._name(note.code), site, now, now, now, number)
 
     def mark(self, host: HostThread, kind: Kind, name: str, value: int, site: int = 0, duration_ns: int = 0) -> None:

@@ -25,7 +25,8 @@ _NAMED = re.compile(rf"\b({'|'.join(sorted(COLLECTIVES, key=len, reverse=True))}
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\s.*?\bon\s+(\S+)\s+device")
 _ROW = re.compile(
     r"^\s*(?:\[[^\]]*\]\s*(?:<stdout>:)?)?\s*(?:\d+:\s*)?"
-    r"(\d+)\s+\d+\s+[a-z]\w*\s+(?:sum|prod|max|min|avg|none|\s)\s*(?:-?\d+\s+)?([\d.]+)\s+([\d.]+)\s+([\d.]+)\b"
+    r"(\d+)\s+\d+\s+[a-z]\w*\s+(?:sum|prod|max|min|avg|none|\s)\s*(?:-?\d+\s+)?"
+    r"(\d+(?:\.\d*)?)\s+(\d+(?:\.\d*)?)\s+(\d+(?:\.\d*)?)(?![\d.])"
 )
 MOST_ROWS = 10_000
 

@@ -58,7 +58,7 @@ def render(
     console = console_for(out, max(width, 20), color)
     for label, words in (("verdict", summary.verdict), ("why", summary.why), ("next", summary.next)):
         console.print(Text(f"{label:8}", style="bold") + Text(words), soft_wrap=True)
-    _print_devices(console, summary)
+    _print_devices(console, trace, summary)
     _print_findings(console, summary, max_findings)
     if summary.silent_checks:
         console.print(Text(summary.silent_checks, style="dim"))
@@ -118,7 +118,7 @@ def is_coloured(file: TextIO) -> bool:
     return file.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def _print_devices(console: Console, summary: Summary) -> None:
+def _print_devices(console: Console, trace: Trace, summary: Summary) -> None:
     used = [device for device in summary.devices if device.used]
     if not used:
         return
@@ -136,7 +136,7 @@ def _print_devices(console: Console, summary: Summary) -> None:
             for words in _use_lines(splits[device.index], summary.timing):
                 _print_paragraph(console, words)
         if device.kernels >= MIN_KERNELS:
-            console.print(Text(f"  {_bars(device, summary)}"))
+            console.print(Text(f"  {_bars(trace, device, summary)}"))
     idle = [device for device in summary.devices if device not in used]
     if idle and not summary.job:  # of a cluster they are other ranks'
         names = ", ".join(device.place for device in idle)
@@ -190,9 +190,9 @@ def _device_lines(device: Device, summary: Summary) -> list[str]:
     return lines
 
 
-def _bars(device: Device, summary: Summary) -> str:
+def _bars(trace: Trace, device: Device, summary: Summary) -> str:
     """The device's work over time: a column for each thirty-second part, as high as its busy share."""
-    shares = activity(device, summary.begin_ns, summary.end_ns, COLUMNS)
+    shares = activity(trace, device.index, summary.begin_ns, summary.end_ns, COLUMNS)
     top = len(BARS) - 1
     bars = "".join(BARS[min(top, math.ceil(share * top))] for share in shares)
     return f"over {format_ns(summary.end_ns - summary.begin_ns)}: |{bars}|"

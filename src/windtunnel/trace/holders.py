@@ -8,12 +8,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from windtunnel.trace.history import FREE, History
 from windtunnel.trace.operation import UNKNOWN_SITE, Role, Site
-from windtunnel.trace.trace import MEMORY_ACTIONS, MEMORY_CATEGORIES, Held, Trace
+from windtunnel.trace.trace import MEMORY_CATEGORIES, Held, Trace
 from windtunnel.trace.units import format_bytes
 
-ALLOC, FREE = MEMORY_ACTIONS.index("alloc"), MEMORY_ACTIONS.index("free_requested")
-COMPLETED = MEMORY_ACTIONS.index("free_completed")
 OTHER = "other"
 WORDS = {
     "parameter": "parameters",
@@ -84,21 +83,15 @@ def alive_at(trace: Trace, device: int, last: int, freed: int = FREE) -> list[Al
 
     `freed` is the action that ends an allocation.
     """
-    alive: dict[int, tuple[int, Held, int]] = {}
-    for number, (action, where, _, address, size, _, site, packed) in enumerate(trace.memory):
-        if number > last:
-            break
-        if where != device:
-            continue
-        if action == ALLOC:
-            held = Held.of(packed)
-            alive[address] = site, held, size + held.excess_bytes
-        elif action == freed:
-            alive.pop(address, None)
-    return [
-        Alive(trace.sites[site], MEMORY_CATEGORIES[held.category] or OTHER, trace.roles[held.role], size)
-        for site, held, size in alive.values()
-    ]
+    history = History(trace, freed)
+    history.read(last)
+    found = []
+    for (where, _), taken in history.alive.items():
+        if where == device:
+            held = Held.of(taken.packed)
+            category = MEMORY_CATEGORIES[held.category] or OTHER
+            found.append(Alive(trace.sites[taken.site], category, trace.roles[held.role], taken.size_bytes))
+    return found
 
 
 def by_module(alive: Iterable[Alive]) -> Iterator[ModuleHolder]:

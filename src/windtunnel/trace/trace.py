@@ -14,11 +14,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 from windtunnel import foreign
 from windtunnel.errors import FORMER_NAME, FileFormatError, renamed
+from windtunnel.trace.columns import Numbers, columns, distinct
 from windtunnel.trace.operation import NO_ROLE, UNKNOWN_SITE, Hazard, Kind, Lane, Note, Role, Signature, Site
 from windtunnel.trace.plain import Json
-from windtunnel.trace.rows import WIDTH, Row, Rows
+from windtunnel.trace.rows import WIDTH, Rows
 from windtunnel.trace.schema import Facts, Header
 from windtunnel.trace.sources import Sources, collect, places, whole
 
@@ -229,8 +232,7 @@ class Trace:
 
     def end_ns(self) -> int:
         """When the last thing ended, host or device, in nanoseconds since the emulation began."""
-        rows = self.rows
-        return max((max(row[ISSUED], row[END]) for row in rows), default=0)
+        return max((int(found[[ISSUED, END]].max()) for found in columns(self.rows)), default=0)
 
     def since(self, first: int) -> Trace:
         """The rows from number `first` on, with this trace's tables; without totals and history, which have no rows."""
@@ -255,16 +257,18 @@ class Trace:
         out.facts, out.sources, out.folder = self.facts, self.sources, self.folder
         renumber = _Renumber(self, out)
         threads = {number: lane.thread for number, lane in enumerate(self.lanes)}
-        rows: Iterable[Row] = self.rows
+        rows = self.rows
         if len(set(threads.values())) > 1:
-            rows = sorted(rows, key=lambda row: (row[ISSUED], threads[row[LANE]]))
+            ordered = sorted(rows, key=lambda row: (row[ISSUED], threads[row[LANE]]))
             # Steps were counted as the threads came to them, in an order that the operating system chose.
-            numbers = iter(sorted(row[VALUE] for row in rows if row[KIND] == Kind.STEP))
-            rows = [(*row[:7], next(numbers)) if row[KIND] == Kind.STEP else row for row in rows]
-        for row in rows:
-            out.rows.append(renumber.row(row))
-        for row in self.memory:
-            out.memory.append((*row[:6], renumber.site(row[6]), renumber.held(row[7])))
+            numbers = iter(sorted(row[VALUE] for row in ordered if row[KIND] == Kind.STEP))
+            rows = Rows()
+            for row in ordered:
+                rows.append((*row[:7], next(numbers)) if row[KIND] == Kind.STEP else row)
+        for found in columns(rows):
+            renumber.rows(found)
+        for found in columns(self.memory):
+            renumber.memory(found)
         return out
 
     def save(self, path: str | Path) -> None:
@@ -395,33 +399,33 @@ def require_sound(trace: Trace, path: str | Path) -> None:
         LANE: len(trace.lanes),
         SIGNATURE: len(trace.signatures),
         SITE: len(trace.sites),
+        ISSUED: MOST_NS,
+        START: MOST_NS,
+        END: MOST_NS,
     }
-    for column, size in sizes.items():
-        _require_below(trace.rows, column, size, path)
-    for column in (ISSUED, START, END):
-        _require_below(trace.rows, column, MOST_NS, path)
-    limits: dict[int, int] = {
-        Kind.HAZARD: len(trace.hazards),
-        Kind.NOTE: len(trace.notes),
-        Kind.BARRIER: len(trace.lanes),
-    }
-    for row in trace.rows:
-        if not 0 <= row[VALUE] < limits.get(row[KIND], MOST_NS) or row[END] < row[START]:
+    limits = np.full(len(Kind), MOST_NS)
+    limits[[Kind.HAZARD, Kind.NOTE, Kind.BARRIER]] = len(trace.hazards), len(trace.notes), len(trace.lanes)
+    for found in columns(trace.rows):
+        for column, size in sizes.items():
+            _require_below(found[column], column, size, path)
+        wrong = (found[VALUE] < 0) | (found[VALUE] >= limits[found[KIND]]) | (found[END] < found[START])
+        if wrong.any():
+            row = tuple(found[:, int(wrong.argmax())].tolist())
             raise FileFormatError(f"{path} is damaged: a row of kind {Kind(row[KIND]).name} holds {row[START:]}")
     memory = {0: len(MEMORY_ACTIONS), 1: MOST_DEVICES, 6: len(trace.sites)}
-    for column in range(WIDTH):
-        _require_below(trace.memory, column, memory.get(column, MOST_NS), path)
-    if any(row[7] & 255 >= len(MEMORY_CATEGORIES) for row in trace.memory):
-        raise FileFormatError(f"{path} is damaged: its allocations have unknown categories")
-    if any(row[7] >> MEMORY_ROLE >= len(trace.roles) for row in trace.memory):
-        raise FileFormatError(f"{path} is damaged: its allocations have unknown roles")
+    for found in columns(trace.memory):
+        for column in range(WIDTH):
+            _require_below(found[column], column, memory.get(column, MOST_NS), path)
+        if (found[7] & 255).max() >= len(MEMORY_CATEGORIES):
+            raise FileFormatError(f"{path} is damaged: its allocations have unknown categories")
+        if (found[7] >> MEMORY_ROLE).max() >= len(trace.roles):
+            raise FileFormatError(f"{path} is damaged: its allocations have unknown roles")
     if any(not -1 <= lane.device < MOST_DEVICES or not 0 <= lane.stream < MOST_NS for lane in trace.lanes):
         raise FileFormatError(f"{path} is damaged: it names devices that do not exist")
 
 
-def _require_below(rows: Rows, column: int, size: int, path: str | Path) -> None:
-    numbers = rows.column(column)
-    if numbers and not 0 <= min(numbers) <= max(numbers) < size:
+def _require_below(numbers: Numbers, column: int, size: int, path: str | Path) -> None:
+    if not 0 <= numbers.min() <= numbers.max() < size:
         raise FileFormatError(f"{path} is damaged: column {column} of its rows holds numbers beyond {size:,}")
 
 
@@ -431,49 +435,38 @@ class _Renumber:
     def __init__(self, old: Trace, new: Trace) -> None:
         self.old = old
         self.new = new
-        self.tables: dict[str, dict[int, int]] = {
-            "lanes": {},
-            "signatures": {},
-            "sites": {},
-            "roles": {0: 0},
-            "hazards": {},
-            "notes": {},
-        }
+        names = "lanes", "signatures", "sites", "roles", "hazards", "notes"
+        self.numbers = {name: np.full(len(getattr(old, name)), -1) for name in names}
+        self.numbers["roles"][:1] = 0
 
-    def site(self, number: int) -> int:
-        return self._table("sites", number)
+    def rows(self, found: Numbers) -> None:
+        """Add a block of rows, given as columns."""
+        for column, name in ((LANE, "lanes"), (SIGNATURE, "signatures"), (SITE, "sites")):
+            found[column] = self._table(name, found[column])
+        for kind, name in ((Kind.HAZARD, "hazards"), (Kind.NOTE, "notes")):
+            which = found[KIND] == kind
+            if which.any():
+                found[VALUE, which] = self._list(name, found[VALUE, which])
+        which = found[KIND] == Kind.BARRIER
+        found[VALUE, which] = self._table("lanes", found[VALUE, which])
+        self.new.rows.extend(found.T.astype("<i8").tobytes())
 
-    def held(self, value: int) -> int:
-        """The last column of a memory row."""
-        role = value >> MEMORY_ROLE
-        return value if not role else value + (self._table("roles", role) - role << MEMORY_ROLE)
+    def memory(self, found: Numbers) -> None:
+        """Add a block of the history."""
+        role = found[7] >> MEMORY_ROLE
+        found[6] = self._table("sites", found[6])
+        found[7] += self._table("roles", role) - role << MEMORY_ROLE
+        self.new.memory.extend(found.T.astype("<i8").tobytes())
 
-    def row(self, row: Row) -> Row:
-        kind, lane, signature, site, issued, start, end, value = row
-        if kind == Kind.HAZARD:
-            value = self._list("hazards", value)
-        elif kind == Kind.NOTE:
-            value = self._list("notes", value)
-        return (
-            kind,
-            self._table("lanes", lane),
-            self._table("signatures", signature),
-            self._table("sites", site),
-            issued,
-            start,
-            end,
-            value,
-        )
+    def _table(self, name: str, used: Numbers) -> Numbers:
+        numbers, old, new = self.numbers[name], getattr(self.old, name), getattr(self.new, name)
+        for one in distinct(used[numbers[used] < 0])[0]:
+            numbers[one] = new.number(old[one])
+        return numbers[used]
 
-    def _table(self, name: str, number: int) -> int:
-        known = self.tables[name]
-        if number not in known:
-            known[number] = getattr(self.new, name).number(getattr(self.old, name)[number])
-        return known[number]
-
-    def _list(self, name: str, number: int) -> int:
-        known = self.tables[name]
-        if number not in known:
-            known[number] = len(known)
-            getattr(self.new, name).append(getattr(self.old, name)[number])
-        return known[number]
+    def _list(self, name: str, used: Numbers) -> Numbers:
+        numbers, old, new = self.numbers[name], getattr(self.old, name), getattr(self.new, name)
+        for one in distinct(used[numbers[used] < 0])[0]:
+            numbers[one] = len(new)
+            new.append(old[one])
+        return numbers[used]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from heapq import merge
 from math import hypot
 from statistics import NormalDist
 from typing import NamedTuple
 
+import numpy as np
+
 from windtunnel.reports.parts import throughput
-from windtunnel.reports.parts.time import measure, overlap, union
+from windtunnel.reports.parts.time import Spans, measure, overlap, union
+from windtunnel.trace.blocks import blocks
 from windtunnel.trace.operation import Kind
 from windtunnel.trace.trace import Trace
 from windtunnel.trace.units import format_bytes, format_ns, format_share
@@ -134,12 +136,12 @@ Place = tuple[int, int]
 def _exposed(trace: Trace, step_ns: int, steps: int) -> dict[Place, float]:
     """What no kernel hides of the collectives and messages of a steady step, in ns by their groups."""
     kernels, spans = _spans(trace, steps)
-    busy = list(union(merge(*kernels.values())))
+    busy = union(*kernels.ordered()[:2])
     counted = max(1, steps - 1)
     found = {}
     for place, lanes in sorted(spans.items()):
-        own = list(union(sorted(span for lane in lanes.values() for span in lane)))
-        exposed = (sum(stop - start for start, stop in own) - overlap(own, busy)) / counted
+        own = union(*lanes.ordered()[:2])
+        exposed = (int((own[1] - own[0]).sum()) - overlap(own, busy)) / counted
         if exposed >= LEAST_SHARE * step_ns:
             found[place] = exposed
     return found
@@ -153,28 +155,28 @@ def _exposed_words(exposed: Mapping[Place, float], step_ns: int) -> str:
     )
 
 
-Spans = dict[int, list[tuple[int, int]]]
-
-
 def _spans(trace: Trace, steps: int) -> tuple[Spans, dict[Place, Spans]]:
-    """The kernels by lane, and the collectives by their groups and by lane, from the first step's end to the last's."""
-    kernels: Spans = {}
+    """The kernels, and the collectives by their groups, from the first step's end to the last's."""
+    kernels = Spans()
     spans: dict[Place, Spans] = {}
+    details = [dict(signature.detail) for signature in trace.signatures]
     done = 0
-    for kind, lane, number, _, _, start, end, _ in trace.rows:
-        if kind == Kind.STEP:
-            done += 1
-            if done == 1:
-                kernels.clear()
-                spans.clear()
-            elif done == steps:
-                break
-        elif kind == Kind.KERNEL:
-            kernels.setdefault(lane, []).append((start, end))
-        elif kind == Kind.COLLECTIVE:
-            detail = dict(trace.signatures[number].detail)
+    for block in blocks(trace):
+        number = done + np.cumsum(block.kind == Kind.STEP)  # of steps that have ended
+        if done == 0 and number[-1]:
+            kernels, spans = Spans(), {}
+        done = int(number[-1])
+        within = number >= min(done, 1)
+        if steps > 1:
+            within &= number < steps
+        which = within & (block.kind == Kind.KERNEL)
+        kernels.add(block.start[which], block.end[which])
+        for index in np.flatnonzero(within & (block.kind == Kind.COLLECTIVE)).tolist():
+            detail = details[block.signature[index]]
             place = int(detail.get("ranks", 1)), int(detail.get("nodes", 1))
-            spans.setdefault(place, {}).setdefault(lane, []).append((start, end))
+            spans.setdefault(place, Spans()).add(*(one[index : index + 1] for one in (block.start, block.end)))
+        if done >= steps > 1:
+            break
     return kernels, spans
 
 

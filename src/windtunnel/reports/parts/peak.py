@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from windtunnel.trace.holders import ALLOC, FREE, Alive, ModuleHolder, alive_at, by_module
+import numpy as np
+
+from windtunnel.trace.history import FREE, History
+from windtunnel.trace.holders import Alive, ModuleHolder, alive_at, by_module
 from windtunnel.trace.operation import Site
-from windtunnel.trace.trace import Held, Trace
+from windtunnel.trace.trace import Trace
 
 MAX_LINES = 10
 MAX_MODULES = 20
@@ -51,16 +54,13 @@ def peaks(trace: Trace) -> dict[int, Peak]:
     """The peak of each device that the history speaks of."""
     found: dict[int, tuple[int, int, int]] = {}  # device -> bytes, row, time
     totals: Counter[int] = Counter()
-    alive: dict[tuple[int, int], int] = {}
-    for number, (action, device, _, address, size, time_ns, _, packed) in enumerate(trace.memory):
-        if action == ALLOC:
-            size += Held.of(packed).excess_bytes
-            alive[device, address] = size
-            totals[device] += size
-            if totals[device] > found.get(device, (0, 0, 0))[0]:
-                found[device] = totals[device], number, time_ns
-        elif action == FREE:
-            totals[device] -= alive.pop((device, address), 0)
+    for changes in History(trace, FREE).changes():
+        for device, own in changes.of_devices():
+            so_far = totals[device] + np.cumsum(own.change)
+            highest = int(so_far.argmax())
+            if so_far[highest] > found.get(device, (0, 0, 0))[0]:
+                found[device] = int(so_far[highest]), int(own.row[highest]), int(own.time_ns[highest])
+            totals[device] = int(so_far[-1])
     return {
         device: _peak(device, time_ns, alive_at(trace, device, row))
         for device, (_, row, time_ns) in sorted(found.items())

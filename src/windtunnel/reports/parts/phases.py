@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 
+import numpy as np
+
+from windtunnel.trace.columns import distinct
+from windtunnel.trace.history import History
 from windtunnel.trace.operation import Site
 from windtunnel.trace.trace import Record, Trace
 
@@ -13,6 +17,8 @@ BACKWARD_CALL = re.compile(r"\.backward\(|autograd\.grad\(")
 STEP_CALL = re.compile(r"\.step\(")
 OPTIMIZERS = ("aten::_foreach_", "aten::_fused_")
 TO_DEVICE = "HtoD"
+ORDER = "", DATA, FORWARD, BACKWARD, OPTIMIZER
+"""Phases as numbers: from the third on they are parts of a step."""
 
 
 class Phases:
@@ -23,11 +29,29 @@ class Phases:
         self.known = any(BACKWARD_CALL.search(line) for line in self._lines.values())
         self._times: list[int] = []
         self._names: list[str] = []
-        for action in trace.memory_actions() if self.known else ():
-            phase = self.of(action.site, action.role.operator) if action.action == "alloc" else ""
-            if phase and phase != DATA and (not self._names or self._names[-1] != phase):
-                self._times.append(action.time_ns)
-                self._names.append(phase)
+        if self.known:
+            self._read(trace)
+
+    def _read(self, trace: Trace) -> None:
+        """Find when phases begin, by the allocations."""
+        known: dict[tuple[int, int], str] = {}
+        for changes in History(trace).changes():
+            own = changes.only(changes.allocates)
+            pairs = own.site * len(trace.roles) + own.role
+            found, place = distinct(pairs)
+            names = []
+            for pair in found:
+                key = divmod(pair, len(trace.roles))
+                if key not in known:
+                    known[key] = self.of(trace.sites[key[0]], trace.roles[key[1]].operator)
+                names.append(known[key])
+            numbers = np.array([ORDER.index(name) for name in names], dtype=np.int64)[place]
+            named = numbers > ORDER.index(DATA)
+            numbers, times = numbers[named], own.time_ns[named]
+            last = ORDER.index(self._names[-1]) if self._names else 0
+            begins = np.diff(numbers, prepend=last) != 0
+            self._times += times[begins].tolist()
+            self._names += [ORDER[number] for number in numbers[begins].tolist()]
 
     def of(self, site: Site, operator: str) -> str:
         """The phase of an operator at a line; empty where nothing tells."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from windtunnel.checks.not_modelled import uncompiled
 from windtunnel.reports.parts import compiled, host, throughput
@@ -14,6 +15,8 @@ from windtunnel.reports.parts.host import HostWork
 from windtunnel.reports.parts.peak import Peak, peaks
 from windtunnel.reports.parts.throughput import Samples
 from windtunnel.reports.parts.time import Timing, measure
+from windtunnel.trace.blocks import Block, blocks
+from windtunnel.trace.columns import distinct
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.operation import UNKNOWN_GPU, Kind, Site, written
 from windtunnel.trace.plain import Json
@@ -62,7 +65,6 @@ class Device:
     copied_bytes: int = 0
     collectives: int = 0
     busy_share: float = 0.0  # of its window in `timing`: the steady steps, or all its time where there are too few
-    intervals: dict[int, array[int]] = field(default_factory=dict)  # stream -> start, end, start, end, ... in ns
     synchronizations: int = 0
     wait_ns: int = 0
     waits: dict[tuple[str, int, str], Waits] = field(default_factory=dict)
@@ -79,7 +81,7 @@ class Device:
         return bool(self.kernels or self.copies or self.collectives or held)
 
 
-@dataclass
+@dataclass(slots=True)
 class Step:
     """One optimizer step: from the end of the one before (or the first device work) to its own end."""
 
@@ -188,20 +190,16 @@ class Summary:
 def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
     """Compute a run's numbers in one pass over its records; `findings` are kept in their order."""
     devices = _devices(trace.facts)
-    steps: list[Step] = []
+    steps = _Steps()
     begin_ns: int | None = None
     end_ns = 0
-    step: Step | None = None
-    for record in trace:
-        if record.kind in _ON_DEVICE:
-            begin_ns = record.start_ns if begin_ns is None else min(begin_ns, record.start_ns)
-            end_ns = max(end_ns, record.end_ns)
-            if step is None:
-                step = Step(len(steps), record.issued_ns, record.issued_ns)
-        if record.kind in _COUNTED:
-            _count(devices.setdefault(record.lane.device, Device(record.lane.device)), record)
-        if step is not None:
-            step = _count_step(step, steps, record)
+    for block in blocks(trace):
+        if block.on_device.any():
+            first_ns = int(block.start[block.on_device].min())
+            begin_ns = first_ns if begin_ns is None else min(begin_ns, first_ns)
+            end_ns = max(end_ns, int(block.end[block.on_device].max()))
+        _count(devices, block)
+        steps.see(block)
     for index, peak in peaks(trace).items():
         devices.setdefault(index, Device(index)).peak = peak
     begin_ns = begin_ns or 0
@@ -209,7 +207,7 @@ def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
     emulated = trace.facts.get("source", "modelled") == "modelled"
     timing = measure(trace)
     _set_busy(used, timing)
-    waits = sum(device.synchronizations for device in used) >= max(1, len(steps))
+    waits = sum(device.synchronizations for device in used) >= max(1, len(steps.done))
     work = host.measure(trace, timing, waits, end_ns - begin_ns)
     went = _where_time_went(used, end_ns - begin_ns, timing.of_window)
     verdict, why, advice = _verdict(trace, used, findings, went, emulated)
@@ -227,7 +225,7 @@ def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
         len(trace),
         _program(trace.facts),
         used,
-        steps,
+        steps.done,
         list(findings),
         timing,
         tuple(trace.facts.get("not_decidable", ())),
@@ -302,24 +300,26 @@ SMALL = 0.01  # of a peak: what is not worth a word
 RECORD = "call `torch.cuda.memory._record_memory_history()` at the program's start: the snapshot has no history"
 UNNAMED_LINES = 'the snapshot names no lines: record it with `stacks="python"`'
 INTERRUPTED = (130,)  # exit codes after Ctrl-C
-_ON_DEVICE = frozenset({Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE})
-_COUNTED = _ON_DEVICE | {Kind.SYNCHRONIZE}
 
 
-def activity(device: Device, begin_ns: int, end_ns: int, columns: int) -> list[float]:
+def activity(trace: Trace, device: int, begin_ns: int, end_ns: int, columns: int) -> list[float]:
     """How busy a device was, as a share of each of `columns` equal stretches of time."""
-    busy = [0.0] * columns
     width = (end_ns - begin_ns) / columns
+    busy = np.zeros(columns)
     if width <= 0:
-        return busy
-    for numbers in device.intervals.values():
-        for start_ns, stop_ns in zip(*([iter(numbers)] * 2), strict=True):
-            first = int((start_ns - begin_ns) / width)
-            last = min(columns - 1, int((stop_ns - begin_ns) / width))
-            for column in range(first, last + 1):
-                left = begin_ns + column * width
-                busy[column] += max(0.0, min(stop_ns, left + width) - max(start_ns, left))
-    return [min(1.0, one / width) for one in busy]
+        return [0.0] * columns
+    for block in blocks(trace):
+        which = block.on_device & (block.device == device)
+        start, stop = block.start[which] - begin_ns, block.end[which] - begin_ns
+        first = np.clip((start / width).astype(np.int64), 0, columns)
+        last = np.clip((stop / width).astype(np.int64), -1, columns - 1)
+        within = first == last
+        busy += np.bincount(first[within], (stop - start)[within], columns)
+        for number in np.flatnonzero(~within).tolist():
+            for column in range(int(first[number]), int(last[number]) + 1):
+                left = column * width
+                busy[column] += max(0.0, min(stop[number], left + width) - max(start[number], left))
+    return [min(1.0, float(one) / width) for one in busy]
 
 
 def _devices(facts: Json) -> dict[int, Device]:
@@ -341,7 +341,22 @@ def _devices(facts: Json) -> dict[int, Device]:
     return devices
 
 
-def _count(device: Device, record: Record) -> None:
+def _count(devices: dict[int, Device], block: Block) -> None:
+    """Add what a block holds to each device's totals."""
+    counted = block.kind <= Kind.COLLECTIVE
+    counted |= block.kind == Kind.SYNCHRONIZE
+    for index in distinct(block.device[counted])[0]:
+        device = devices.setdefault(index, Device(index))
+        of = block.device == index
+        kernels = of & (block.kind == Kind.KERNEL)
+        device.kernels += int(kernels.sum())
+        device.kernel_ns += int(block.duration[kernels].sum())
+        device.collectives += int((of & (block.kind == Kind.COLLECTIVE)).sum())
+        for record in block.records(of & ((block.kind == Kind.SYNCHRONIZE) | (block.kind == Kind.COPY))):
+            _count_line(device, record)
+
+
+def _count_line(device: Device, record: Record) -> None:
     name = record.signature.name
     key = (record.site.file, record.site.line, name)
     if record.kind == Kind.SYNCHRONIZE:
@@ -351,35 +366,50 @@ def _count(device: Device, record: Record) -> None:
         wait.times += 1
         wait.wait_ns += record.duration_ns
         return
-    if record.kind == Kind.COPY:
-        device.copies += 1
-        device.copied_bytes += record.value
-        transfer = device.transfers.setdefault(key, Transfers(record.site, name))
-        transfer.times += 1
-        transfer.size_bytes += record.value
-        transfer.duration_ns += record.duration_ns
-    elif record.kind == Kind.COLLECTIVE:
-        device.collectives += 1
-    else:
-        device.kernels += 1
-        device.kernel_ns += record.duration_ns
-    device.intervals.setdefault(record.lane.stream, array("q")).extend((record.start_ns, record.end_ns))
+    device.copies += 1
+    device.copied_bytes += record.value
+    transfer = device.transfers.setdefault(key, Transfers(record.site, name))
+    transfer.times += 1
+    transfer.size_bytes += record.value
+    transfer.duration_ns += record.duration_ns
 
 
-def _count_step(step: Step, steps: list[Step], record: Record) -> Step:
-    if record.kind == Kind.STEP:
-        step.number = record.value
-        step.end_ns = max(record.issued_ns, record.end_ns)
-        steps.append(step)
-        return Step(record.value + 1, step.end_ns, step.end_ns)
-    if record.kind == Kind.KERNEL:
-        step.kernels += 1
-        step.kernel_ns += record.duration_ns
-    elif record.kind == Kind.COPY:
-        step.copied_bytes += record.value
-    elif record.kind == Kind.SYNCHRONIZE:
-        step.synchronizations += 1
-    return step
+class _Steps:
+    """The steps of a run: the first one begins with the first work."""
+
+    def __init__(self) -> None:
+        self.done: list[Step] = []
+        self._begun_ns: int | None = None
+        self._left = np.zeros(4, dtype=np.int64)
+
+    def see(self, block: Block) -> None:
+        """Take notice of a block."""
+        first = 0
+        if self._begun_ns is None:
+            if not block.on_device.any():
+                return
+            first = int(block.on_device.argmax())
+            self._begun_ns = int(block.issued[first])
+        kernels, copies = block.kind == Kind.KERNEL, block.kind == Kind.COPY
+        counted = np.array([
+            kernels,
+            np.where(kernels, block.duration, 0),
+            np.where(copies, block.value, 0),
+            block.kind == Kind.SYNCHRONIZE,
+        ])  # fmt: skip
+        counted[:, :first] = 0
+        ends = first + np.flatnonzero(block.kind[first:] == Kind.STEP)
+        so_far = np.cumsum(counted, axis=1)
+        each = np.diff(so_far[:, ends], axis=1, prepend=0)
+        until = np.maximum(block.issued, block.end)[ends]
+        if len(ends):
+            each[:, 0] += self._left
+            self._left = so_far[:, -1] - so_far[:, ends[-1]]
+        else:
+            self._left = self._left + so_far[:, -1]
+        for number, end_ns, found in zip(block.value[ends].tolist(), until.tolist(), each.T.tolist(), strict=True):
+            self.done.append(Step(number, self._begun_ns, end_ns, *found))
+            self._begun_ns = end_ns
 
 
 def _program(facts: Json) -> str:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from math import prod
 from statistics import median
 
+import numpy as np
+
+from windtunnel.trace.blocks import blocks
 from windtunnel.trace.operation import Kind, Site
 from windtunnel.trace.trace import Trace
 
@@ -41,13 +44,17 @@ def measure(trace: Trace) -> Samples | None:
     delivered: list[int] = []
     lines: Counter[int] = Counter()
     batch = 0
-    for kind, _, _, site, _, _, _, value in trace.rows:
-        if kind == Kind.BATCH:
-            batch += value
-            lines[site] += 1
-        elif kind == Kind.STEP:
-            delivered.append(batch)
-            batch = 0
+    for block in blocks(trace):
+        which = (block.kind == Kind.BATCH) | (block.kind == Kind.STEP)
+        for kind, site, value in zip(
+            *(one[which].tolist() for one in (block.kind, block.site, block.value)), strict=True
+        ):
+            if kind == Kind.BATCH:
+                batch += value
+                lines[site] += 1
+            else:
+                delivered.append(batch)
+                batch = 0
     number = median(delivered[len(delivered) >= SKIPPED_STEPS :]) if delivered else 0
     if number:
         return Samples(number, trace.sites[lines.most_common(1)[0][0]], True)
@@ -83,25 +90,33 @@ def _inputs(trace: Trace) -> tuple[dict[tuple[int, tuple[int, ...], int], tuple[
 
     Tensors of one shape that a line copies with no kernel between them (inputs and labels) are of one batch.
     """
-    ends = sum(kind == Kind.STEP for kind in trace.rows.column(0))
+    if not any(signature.name.startswith(HTOD) for signature in trace.signatures):
+        return {}, 0
+    ends = trace.rows.column(0).count(Kind.STEP)
     skip = ends >= SKIPPED_STEPS
     inputs: dict[tuple[int, tuple[int, ...], int], tuple[int, int]] = {}
     fresh: set[tuple[int, tuple[int, ...], int]] = set()
-    steps = 0
-    for kind, _, number, site, _, _, _, size in trace.rows:
-        if kind == Kind.KERNEL:
-            fresh.clear()
-        elif kind == Kind.STEP:
-            steps += 1
-            if steps == ends:
-                break
-            if skip and steps == 1:
-                inputs.clear()
-        elif kind == Kind.COPY:
+    steps = before = kernels = 0
+    for block in blocks(trace):
+        so_far = kernels + np.cumsum(block.kind == Kind.KERNEL)
+        which = (block.kind == Kind.COPY) | (block.kind == Kind.STEP)
+        columns = block.kind, block.signature, block.site, block.value, so_far
+        for kind, number, site, size, kernels in zip(*(one[which].tolist() for one in columns), strict=True):
+            if kernels > before:
+                fresh.clear()
+                before = kernels
+            if kind == Kind.STEP:
+                steps += 1
+                if steps == ends:
+                    return inputs, ends - skip
+                if skip and steps == 1:
+                    inputs.clear()
+                continue
             signature = trace.signatures[number]
             if signature.name.startswith(HTOD) and signature.shapes and signature.shapes[0]:
                 key = site, signature.shapes[0], size // max(1, prod(signature.shapes[0]))
                 times, total = inputs.get(key, (0, 0))
                 inputs[key] = times + (key not in fresh), total + size
                 fresh.add(key)
+        kernels = int(so_far[-1])
     return inputs, ends - skip

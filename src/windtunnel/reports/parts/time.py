@@ -6,15 +6,19 @@ A step ends where the device has done what was asked of it before `optimizer.ste
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from heapq import merge
-from itertools import chain, pairwise
+from itertools import pairwise
 from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from windtunnel.trace import roofline
+from windtunnel.trace.blocks import Block, KernelTimes, blocks
+from windtunnel.trace.columns import Numbers, Truths, distinct, highest, since, sums
 from windtunnel.trace.operation import FIRST_USE, LAUNCH_GAP_NS, Kind, Signature
 from windtunnel.trace.plain import Json
 from windtunnel.trace.trace import Trace
@@ -34,8 +38,11 @@ SMALL_SHARE = 4  # less than a fourth of what the roofline allows in its time, i
 TOP = 8
 TENSOR_CORES = 7  # the first compute capability that has them
 SKIPPED_STEPS = 3  # from so many steps on, the first is left out
+PART = 1 << 16  # operations that are sorted out together
+FOREVER_NS = 1 << 62
 
 Span = tuple[int, int]
+Part = tuple[Numbers, Numbers, NDArray[np.int8]]
 
 
 @dataclass
@@ -128,19 +135,27 @@ class Timing:
 
 def measure(trace: Trace) -> Timing:
     """The timing of a run, in one pass over its rows."""
-    ends = sum(kind == Kind.STEP for kind in trace.rows.column(0))
+    ends = trace.rows.column(0).count(Kind.STEP)
     part = _Part(trace)
     done: list[int] = []
     skip = ends >= SKIPPED_STEPS
     begin: int | None = None
-    for row in trace.rows:
-        if row[0] == Kind.STEP:
-            done.append(part.until_ns)
-            if skip and len(done) == 1:
-                begin = part.until_ns
-                part.forget()
-        elif begin is None or len(done) < ends or (begin <= row[5] and row[6] <= done[-1]):
-            part.take(row)  # rows of other processes follow all of the first one's, and so do not tell its steps
+    for block in blocks(trace):
+        places = np.flatnonzero(block.kind == Kind.STEP)
+        until = highest(np.where(block.on_device, block.end, 0), part.until_ns)
+        done += until[places].tolist() if len(done) < ends else []
+        from_row = 0
+        if skip and begin is None and len(places):
+            from_row = int(places[0])
+            part.take(block, np.arange(len(block)) < from_row)
+            part.forget()
+            begin = done[0]
+        which = np.arange(len(block)) >= from_row
+        if begin is not None and len(done) == ends:
+            # Rows of other processes follow all of the first one's, and so do not tell its steps.
+            after = np.arange(len(block)) > (places[-1] if len(places) else -1)
+            which &= ~after | ((block.start >= begin) & (block.end <= done[-1]))
+        part.take(block, which)
     lengths = [later - earlier for earlier, later in pairwise(done)]
     timing = Timing(len(done), int(median(lengths)) if lengths else None)
     if done:
@@ -185,9 +200,7 @@ class _Device:
     def __init__(self, index: int, first_ns: int) -> None:
         self.index = index
         self.first_ns = self.until_ns = first_ns
-        self.kernels: dict[int, array[int]] = {}  # stream -> start, end, number of the cause, one after the other
-        self.collectives: dict[int, array[int]] = {}  # stream -> start, end
-        self.copies: dict[int, array[int]] = {}
+        self.kernels, self.collectives, self.copies = Spans(), Spans(), Spans()
         self.gaps: Counter[str] = Counter()
         self.waited_ns = self.worked_ns = self.once_ns = 0
         self.matrix_ns = self.tensor_core_ns = 0
@@ -196,61 +209,96 @@ class _Device:
         """Begin anew here."""
         self.__init__(self.index, self.until_ns)  # type: ignore[misc]
 
-    def follow(self, start_ns: int, end_ns: int) -> None:
-        """Sort the gap before an operation, by what the host did since the one before."""
-        gap = start_ns - self.until_ns
-        if gap > 0:
-            wait = min(gap, self.waited_ns)
-            once = min(gap - wait, self.once_ns)
-            rest = gap - wait - once
-            known = min(rest, self.worked_ns)
-            self.gaps["wait"] += wait
-            self.gaps["first use"] += once
-            self.gaps["input"] += rest if rest > LAUNCH_GAP_NS else known
-            self.gaps["launch"] += 0 if rest > LAUNCH_GAP_NS else rest - known
-        self.waited_ns = self.worked_ns = self.once_ns = 0
-        self.until_ns = max(self.until_ns, end_ns)
+    def follow(self, start: Numbers, end: Numbers, work: Numbers, host: _Host) -> None:
+        """Sort the gap before each operation by what the host did since the one before; `work` are their rows."""
+        gaps = np.maximum(0, start - highest(end, self.until_ns))
+        waited = since(host.waited, work, self.waited_ns)
+        once = since(host.once, work, self.once_ns)
+        worked = since(host.worked, work, self.worked_ns)
+        wait = np.minimum(gaps, waited)
+        first_use = np.minimum(gaps - wait, once)
+        rest = gaps - wait - first_use
+        known = np.minimum(rest, worked)
+        pause = rest > LAUNCH_GAP_NS
+        self.gaps["wait"] += int(wait.sum())
+        self.gaps["first use"] += int(first_use.sum())
+        self.gaps["input"] += int(np.where(pause, rest, known).sum())
+        self.gaps["launch"] += int(np.where(pause, 0, rest - known).sum())
+        self.waited_ns, self.once_ns, self.worked_ns = (-int(total[work[-1]]) for total in host)
+        self.until_ns = max(self.until_ns, int(end.max()))
 
     def split(self, begin_ns: int | None, end_ns: int | None) -> Split:
         """The window by cause, whose parts sum up to it."""
         begin = self.first_ns if begin_ns is None else begin_ns
         end = max(self.until_ns, end_ns or 0)
         split = Split(self.index, end - begin, causes=dict.fromkeys(CAUSES, 0))
-        causes = [0] * len(ORDERED)
-        until = begin
-        for start, stop, number in _kernels(self.kernels):
-            causes[number] += max(0, stop - max(start, until))
-            until = max(until, stop)
-        for number, cause in enumerate(ORDERED):
-            split.causes[cause] += causes[number]
-        busy = _flat(union((start, stop) for start, stop, _ in _kernels(self.kernels)))
-        for cause, lanes in (("communication", self.collectives), ("copy", self.copies)):
-            spans = _flat(union(merge(*map(_spans, lanes.values()))))
-            total, hidden = sum(stop - start for start, stop in _spans(spans)), overlap(_spans(spans), _spans(busy))
-            split.moved_ns += total
-            split.hidden_ns += hidden
-            split.causes[cause] += total - hidden
-            if spans:
-                busy = _flat(union(merge(_spans(busy), _spans(spans))))
-        split.busy_ns = min(split.window_ns, sum(stop - start for start, stop in _spans(busy)))
+        others = {
+            "communication": union(*self.collectives.ordered()[:2]),
+            "copy": union(*self.copies.ordered()[:2]),
+        }
+        split.moved_ns = sum(int((spans[1] - spans[0]).sum()) for spans in others.values())
+        until = 0
+        for (start, stop, number), (from_ns, to_ns) in self.kernels.windows():
+            alone = np.maximum(0, stop - np.maximum(start, highest(stop, max(begin, until))))
+            for cause, ns in zip(ORDERED, sums(number.astype(np.int64), alone, len(ORDERED)), strict=True):
+                split.causes[cause] += ns
+            busy = within(union(np.append(from_ns, start), np.append(max(from_ns, until), stop)), from_ns, to_ns)
+            until = max(until, int(stop.max(initial=until)))
+            for cause, spans in others.items():
+                own = within(spans, from_ns, to_ns)
+                total, hidden = int((own[1] - own[0]).sum()), overlap(own, busy)
+                split.hidden_ns += hidden
+                split.causes[cause] += total - hidden
+                if own.size:
+                    both = np.concatenate([busy, own], axis=1)
+                    busy = union(*both[:, np.argsort(both[0], kind="stable")])
+            split.busy_ns += int((busy[1] - busy[0]).sum())
+        split.busy_ns = min(split.window_ns, split.busy_ns)
         _share_out(split.causes, self.gaps, split.window_ns - split.busy_ns)
         split.matrix_ns, split.tensor_core_ns = self.matrix_ns, self.tensor_core_ns
         return split
 
 
-def _kernels(lanes: Mapping[int, array[int]]) -> Iterator[tuple[int, int, int]]:
-    """The kernels of all streams in order: start, end and number of the cause."""
-    return merge(*(zip(*([iter(numbers)] * 3), strict=True) for numbers in lanes.values()))
+class Spans:
+    """When operations of one kind began and ended, of kernels with the number of the cause: 17 bytes each."""
+
+    def __init__(self) -> None:
+        self._parts: list[Part] = []
+
+    def add(self, start: Numbers, stop: Numbers, number: Numbers | None = None) -> None:
+        """Add some."""
+        of = np.zeros(len(start), dtype=np.int8) if number is None else number.astype(np.int8)
+        self._parts.append((start, stop, of))
+
+    def ordered(self) -> Part:
+        """All by their starts."""
+        if not self._parts:
+            nothing = np.empty(0, dtype=np.int64)
+            return nothing, nothing, nothing.astype(np.int8)
+        start, stop, number = (np.concatenate(one) for one in zip(*self._parts, strict=True))
+        if (np.diff(start) < 0).any():
+            order = np.lexsort((number, stop, start))
+            start, stop, number = start[order], stop[order], number[order]
+        return start, stop, number
+
+    def windows(self) -> Iterator[tuple[Part, Span]]:
+        """All by their starts, a part at a time, with the stretch of time until the next part begins."""
+        parts = [part for part in self._parts if len(part[0])]
+        in_order = all((np.diff(start) >= 0).all() for start, _, _ in parts)
+        if not in_order or any(later[0][0] < former[0][-1] for former, later in pairwise(parts)):
+            start, stop, number = self.ordered()
+            stretches = [slice(at, at + PART) for at in range(0, len(start), PART)]
+            parts = [(start[one], stop[one], number[one]) for one in stretches]
+        begins = [0, *(int(start[0]) for start, _, _ in parts[1:]), FOREVER_NS]
+        yield from zip(parts or [self.ordered()], pairwise(begins), strict=True)
 
 
-def _spans(numbers: array[int]) -> Iterator[Span]:
-    """Spans that lie one after the other."""
-    return zip(*([iter(numbers)] * 2), strict=True)
+class _Host(NamedTuple):
+    """What the host did until each row of a block, in nanoseconds: waits, what happens once, work that is known."""
 
-
-def _flat(spans: Iterable[Span]) -> array[int]:
-    """Spans one after the other: of millions, 16 bytes each."""
-    return array("q", chain.from_iterable(spans))
+    waited: Numbers
+    once: Numbers
+    worked: Numbers
 
 
 class _Part:
@@ -264,71 +312,81 @@ class _Part:
         self.until_ns = 0
         self.first_uses: list[tuple[str, int]] = []
         self._kernels: dict[tuple[int, int], Kernel] = {}
-        self._sums: dict[tuple[int, int], list[int]] = {}
+        self._times = KernelTimes()
 
     def forget(self) -> None:
         """Begin anew here, but keep what happened once."""
-        self._sums.clear()
+        self._times = KernelTimes()
         for device in self.devices.values():
             device.forget()
 
-    def take(self, row: tuple[int, ...]) -> None:
-        """Take notice of one row."""
-        kind, lane_number, number, _, issued, start, end, value = row
-        if kind == Kind.SYNCHRONIZE or kind == Kind.HOST or kind == Kind.QUEUE:
-            self._host(kind, number, end - start)
-            return
-        if kind > Kind.COLLECTIVE:
-            return
-        lane = self.trace.lanes[lane_number]
-        device = self.devices.get(lane.device)
-        if device is None:
-            device = self.devices[lane.device] = _Device(lane.device, start)
-        if self.began_ns is None:
-            self.began_ns = issued
-        self.until_ns = max(self.until_ns, end)
-        device.follow(start, end)
-        if kind == Kind.KERNEL:
-            kernel = self._kernel(device, number, value, end - start)
-            spans = device.kernels.get(lane.stream)
-            if spans is None:
-                spans = device.kernels[lane.stream] = array("q")
-            spans.extend((start, end, NUMBERS[kernel.cause(end - start)]))
-        else:
-            lanes = device.copies if kind == Kind.COPY else device.collectives
-            lanes.setdefault(lane.stream, array("q")).extend((start, end))
-
-    def _host(self, kind: int, number: int, duration_ns: int) -> None:
-        name = self.trace.signatures[number].name
-        once = kind == Kind.HOST and name.startswith(FIRST_USE)
-        if once:
-            self.first_uses.append((name.removeprefix(FIRST_USE), duration_ns))
+    def take(self, block: Block, which: Truths) -> None:
+        """Take notice of some of a block's rows."""
+        work = np.flatnonzero(block.on_device & which)
+        host = self._host(block, which)
+        if len(work):
+            if self.began_ns is None:
+                self.began_ns = int(block.issued[work[0]])
+            self.until_ns = max(self.until_ns, int(block.end[work].max()))
+        for index in distinct(block.device[work])[0]:
+            rows = work[block.device[work] == index]
+            device = self.devices.get(index)
+            if device is None:
+                device = self.devices[index] = _Device(index, int(block.start[rows[0]]))
+                device.waited_ns, device.once_ns, device.worked_ns = (-int(total[rows[0]]) for total in host)
+            device.follow(block.start[rows], block.end[rows], rows, host)
+            self._kernel_rows(device, block, rows[block.kind[rows] == Kind.KERNEL])
+            for kind, spans in ((Kind.COPY, device.copies), (Kind.COLLECTIVE, device.collectives)):
+                of = rows[block.kind[rows] == kind]
+                if len(of):
+                    spans.add(block.start[of], block.end[of])
         for device in self.devices.values():
-            if once:
-                device.once_ns += duration_ns
-            elif kind == Kind.HOST:
-                device.worked_ns += duration_ns
-            else:
-                device.waited_ns += duration_ns
+            device.waited_ns += int(host.waited[-1])
+            device.once_ns += int(host.once[-1])
+            device.worked_ns += int(host.worked[-1])
+        self._times.see(block, which & (block.kind == Kind.KERNEL))
 
-    def _kernel(self, device: _Device, number: int, size_bytes: int, duration_ns: int) -> Kernel:
+    def _host(self, block: Block, which: Truths) -> _Host:
+        names = [one.name for one in self.trace.signatures]
+        first = np.array([name.startswith(FIRST_USE) for name in names], dtype=bool)[block.signature]
+        host = which & (block.kind == Kind.HOST)
+        for number, ns in zip(
+            block.signature[host & first].tolist(), block.duration[host & first].tolist(), strict=True
+        ):
+            self.first_uses.append((names[number].removeprefix(FIRST_USE), ns))
+        waits = which & ((block.kind == Kind.SYNCHRONIZE) | (block.kind == Kind.QUEUE))
+        return _Host(*(np.cumsum(np.where(one, block.duration, 0)) for one in (waits, host & first, host & ~first)))
+
+    def _kernel_rows(self, device: _Device, block: Block, rows: Numbers) -> None:
+        """Take a device's kernels, each by what it was bound by."""
+        if not len(rows):
+            return
+        numbers, place = distinct(block.signature[rows])
+        kernels = [self._kernel(device, number, block, rows) for number in numbers]
+        duration = block.duration[rows]
+        roofline_ns = np.array([kernel.roofline_ns for kernel in kernels], dtype=np.float64)[place]
+        chain = np.array([kernel.chain for kernel in kernels])[place]
+        bound = np.array([NUMBERS[kernel.bound] for kernel in kernels])[place]
+        small = (chain | (duration < SMALL_NS)) & (SMALL_SHARE * roofline_ns < duration) & (roofline_ns != 0)
+        device.kernels.add(block.start[rows], block.end[rows], np.where(small, NUMBERS[SMALL], bound))
+        for kernel, ns in zip(kernels, sums(place, duration, len(kernels)), strict=True):
+            device.matrix_ns += ns if kernel.matrix else 0
+            device.tensor_core_ns += ns if kernel.matrix and kernel.tensor_cores else 0
+
+    def _kernel(self, device: _Device, number: int, block: Block, rows: Numbers) -> Kernel:
+        """The kernel of a signature, whose first run is among these rows where it is not known."""
         key = device.index, number
         kernel = self._kernels.get(key)
         if kernel is None:
             gpu = self.gpus[device.index] if device.index < len(self.gpus) else {}
+            size_bytes = int(block.value[rows[(block.signature[rows] == number).argmax()]])
             kernel = self._kernels[key] = Kernel(self.trace.signatures[number], size_bytes, gpu)
-        if kernel.matrix:
-            device.matrix_ns += duration_ns
-            device.tensor_core_ns += duration_ns if kernel.tensor_cores else 0
-        sums = self._sums.setdefault(key, [0, 0])
-        sums[0] += 1
-        sums[1] += duration_ns
         return kernel
 
     def operators(self) -> list[Operator]:
         """Each device's operators by the time that they took; `share` is of the time of all its kernels."""
         found: dict[tuple[int, str], Operator] = {}
-        for key, (times, duration_ns) in self._sums.items():
+        for key, (times, duration_ns, _) in self._times.sums.items():
             kernel, name = self._kernels[key], self.trace.signatures[key[1]].name
             one = found.setdefault((key[0], name), Operator(key[0], name))
             if duration_ns > one.duration_ns / 2:
@@ -405,34 +463,31 @@ def operator_words(operator: Operator) -> str:
 # ---------------------------------------------------------------------- intervals
 
 
-def union(spans: Iterable[Span]) -> Iterator[Span]:
-    """Spans in order of their starts as spans that do not touch."""
-    first: int | None = None
-    until = 0
-    for start, stop in spans:
-        if first is None:
-            first, until = start, stop
-        elif start > until:
-            yield first, until
-            first, until = start, stop
-        else:
-            until = max(until, stop)
-    if first is not None:
-        yield first, until
+def union(start: Numbers, stop: Numbers) -> Numbers:
+    """Spans in order of their starts as spans that do not touch: starts and ends, an array each."""
+    if not len(start):
+        return np.empty((2, 0), dtype=np.int64)
+    begins = np.concatenate([[True], start[1:] > np.maximum.accumulate(stop)[:-1]])
+    return np.array([start[begins], np.maximum.reduceat(stop, np.flatnonzero(begins))])
 
 
-def overlap(some: Iterable[Span], others: Iterable[Span]) -> int:
+def overlap(some: Numbers, others: Numbers) -> int:
     """How long both of two series of spans, each in order and apart, hold at once."""
-    total = 0
-    some, others = iter(some), iter(others)
-    one, other = next(some, None), next(others, None)
-    while one is not None and other is not None:
-        total += max(0, min(one[1], other[1]) - max(one[0], other[0]))
-        if one[1] <= other[1]:
-            one = next(some, None)
-        else:
-            other = next(others, None)
-    return total
+    if not some.size or not others.size:
+        return 0
+    before = np.concatenate([[0], np.cumsum(others[1] - others[0])])
+
+    def until(time: Numbers) -> Numbers:
+        place = np.searchsorted(others[0], time)
+        return before[place] - np.where(place > 0, np.maximum(0, others[1][place - 1] - time), 0)
+
+    return int((until(some[1]) - until(some[0])).sum())
+
+
+def within(spans: Numbers, from_ns: int, to_ns: int) -> Numbers:
+    """Spans in order and apart, as far as they lie in a stretch of time."""
+    first, last = np.searchsorted(spans[1], from_ns, side="right"), np.searchsorted(spans[0], to_ns)
+    return np.clip(spans[:, first:last], from_ns, to_ns)
 
 
 def _share_out(causes: dict[str, int], gaps: Counter[str], idle_ns: int) -> None:

@@ -13,8 +13,12 @@ from array import array
 from collections.abc import Iterator
 from itertools import pairwise
 
+import numpy as np
+
 from windtunnel.reports.parts.phases import Phases
 from windtunnel.reports.parts.summary import short
+from windtunnel.trace.blocks import blocks
+from windtunnel.trace.columns import highest
 from windtunnel.trace.operation import Kind
 from windtunnel.trace.plain import Json
 from windtunnel.trace.trace import Record, Trace
@@ -72,7 +76,10 @@ def timeline(trace: Trace, begin_ns: int, end_ns: int, step_ns: tuple[int, int] 
         durations.append(max(0, min(stop_ns, end_ns) - start_ns) // unit_ns)
         numbers.append(whats.setdefault((kind, record.signature.name, short(record.site)), len(whats)))
 
-    for record in trace:
+    for number, record in enumerate(trace):
+        if shown == MAX_OPERATIONS:
+            left_out = _shown(trace, begin_ns, end_ns, number)
+            break
         for launch, stop_ns in launches.before(record):
             if begin_ns <= launch.issued_ns < end_ns and shown < MAX_OPERATIONS:
                 shown += 1
@@ -81,8 +88,8 @@ def timeline(trace: Trace, begin_ns: int, end_ns: int, step_ns: tuple[int, int] 
         if kind is None or record.end_ns <= begin_ns or record.start_ns >= end_ns:
             continue
         if shown == MAX_OPERATIONS:
-            left_out += 1
-            continue
+            left_out = _shown(trace, begin_ns, end_ns, number)
+            break
         shown += 1
         add(_lane(lanes, record), kind, record, record.start_ns, record.end_ns)
     steps, phases = _parts(trace, begin_ns)
@@ -101,9 +108,21 @@ def timeline(trace: Trace, begin_ns: int, end_ns: int, step_ns: tuple[int, int] 
     }
 
 
+def _shown(trace: Trace, begin_ns: int, end_ns: int, first: int) -> int:
+    """How many rows from number `first` on a timeline of this length shows."""
+    kinds = np.array([kind in CLASSES for kind in Kind])
+    found = (kinds[block.kind] & (block.end > begin_ns) & (block.start < end_ns) for block in blocks(trace, first))
+    return sum(int(one.sum()) for one in found)
+
+
 def _span(trace: Trace) -> tuple[int, int]:
     """From the first start to the last end of all rows that the timeline shows."""
-    spans = [(record.start_ns, record.end_ns) for record in trace if record.kind in CLASSES]
+    kinds = np.array([kind in CLASSES for kind in Kind])
+    spans: list[tuple[int, int]] = []
+    for block in blocks(trace):
+        which = kinds[block.kind]
+        if which.any():
+            spans.append((int(block.start[which].min()), int(block.end[which].max())))
     return (min(start for start, _ in spans), max(end for _, end in spans)) if spans else (0, 0)
 
 
@@ -133,23 +152,37 @@ def _parts(trace: Trace, begin_ns: int) -> tuple[list[tuple[int, int]], list[tup
     runs: list[tuple[int, int, str]] = []
     until_ns = 0
     first: int | None = None
-    for record in trace:
-        if record.kind == Kind.STEP and len(steps) < MOST_STEPS:
-            steps.append((until_ns - begin_ns, record.value))
-        if record.kind not in LAUNCHED:
-            continue
-        until_ns = max(until_ns, record.end_ns)
-        first = record.lane.device if first is None else first
-        phase = known.of_record(record) if record.lane.device == first else ""
-        if not phase or len(runs) >= MOST_PHASES:
-            continue
-        start_ns, length_ns = record.start_ns - begin_ns, record.end_ns - record.start_ns
-        if runs and runs[-1][2] == phase and not (steps and runs[-1][0] < steps[-1][0] <= start_ns):
-            before_ns, so_far_ns, _ = runs[-1]
-            runs[-1] = before_ns, max(so_far_ns, start_ns + length_ns - before_ns), phase
-        else:
-            runs.append((start_ns, length_ns, phase))
+    for block in blocks(trace):
+        if len(steps) >= MOST_STEPS and (len(runs) >= MOST_PHASES or not known.known):
+            break
+        launched = np.where(block.on_device, block.end, 0)
+        until = highest(launched, until_ns)
+        until_ns = max(until_ns, int(launched.max()))
+        asked = block.kind == Kind.STEP
+        if known.known and len(runs) < MOST_PHASES:
+            asked |= block.on_device
+        for record, end_ns in zip(block.records(asked), until[asked].tolist(), strict=True):
+            if record.kind == Kind.STEP:
+                if len(steps) < MOST_STEPS:
+                    steps.append((end_ns - begin_ns, record.value))
+                continue
+            first = record.lane.device if first is None else first
+            phase = known.of_record(record) if record.lane.device == first else ""
+            if phase and len(runs) < MOST_PHASES:
+                _add_phase(runs, phase, record, begin_ns, steps[-1][0] if steps else None)
     return steps, runs
+
+
+def _add_phase(
+    runs: list[tuple[int, int, str]], phase: str, record: Record, begin_ns: int, step_ns: int | None
+) -> None:
+    """Add an operation to the phase that it continues, or begin one; `step_ns` is when the last step ended."""
+    start_ns, length_ns = record.start_ns - begin_ns, record.end_ns - record.start_ns
+    if runs and runs[-1][2] == phase and not (step_ns is not None and runs[-1][0] < step_ns <= start_ns):
+        before_ns, so_far_ns, _ = runs[-1]
+        runs[-1] = before_ns, max(so_far_ns, start_ns + length_ns - before_ns), phase
+    else:
+        runs.append((start_ns, length_ns, phase))
 
 
 def _lane(lanes: dict[tuple[int, int, int], _Lane], record: Record) -> _Lane:

@@ -7,13 +7,13 @@ written for a GPU. So either they are moved on purpose, or their class becomes o
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 import torch
 
 from windtunnel.errors import EmulationEndedError
+from windtunnel.seam.living import living
 from windtunnel.seam.torch.tags import storage_of
 
 
@@ -44,9 +44,8 @@ class EndedParameter(torch.nn.Parameter):
 def on_devices() -> list[torch.Tensor]:
     """Every tensor of this process that lives on an emulated GPU, gradients included."""
     found: dict[int, torch.Tensor] = {}
-    for value in gc.get_objects():
-        if issubclass(type(value), torch.Tensor):
-            found.update((id(tensor), tensor) for tensor in _with_gradient(value) if _device(tensor) >= 0)
+    for value in living(torch.Tensor):
+        found.update((id(tensor), tensor) for tensor in _with_gradient(value) if _device(tensor) >= 0)
     return list(found.values())
 
 

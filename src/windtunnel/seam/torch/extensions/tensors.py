@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections import deque
 from dataclasses import replace
@@ -15,6 +14,7 @@ from windtunnel.machine.memory.blocks import Block
 from windtunnel.machine.memory.driver import PAGE_BYTES
 from windtunnel.seam.cuda_runtime.addresses import AddressMap, Allocation
 from windtunnel.seam.cuda_runtime.memory import Pages
+from windtunnel.seam.living import living
 from windtunnel.seam.torch.state.blank import unwritten
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import Storage, Tag, bytes_in, storage_of
@@ -42,9 +42,8 @@ class TensorAddresses(AddressMap):
             return
         self._joined = True
         self.state.observers.join(placed=self._placed, died=self._died, moved=self._placed)
-        for found in gc.get_objects():
-            if issubclass(type(found), torch.Tensor):
-                self._adopt(found)
+        for found in living(torch.Tensor):
+            self._adopt(found)
 
     def leave(self) -> None:
         """Follow them no more."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable
 
@@ -12,6 +11,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from windtunnel.machine.device import Device
 from windtunnel.machine.memory.blocks import Block
+from windtunnel.seam.living import living
 from windtunnel.seam.torch.dispatch import observed
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.plans.plan import tensors_in
@@ -62,7 +62,7 @@ class Recording:
         for device in state.machine.devices:
             state.drain(device)
             self.allocated.append(device.allocator.memory_allocated())
-        for tensor in [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]:
+        for tensor in living(torch.Tensor):
             tag = tag_of(tensor)
             if tag.device >= 0:
                 self._known(tensor, tag)

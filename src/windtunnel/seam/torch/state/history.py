@@ -8,7 +8,6 @@ a block was taken and given back: in the forward pass, in a backward pass or in 
 
 from __future__ import annotations
 
-import gc
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from windtunnel.machine.device import Device
 from windtunnel.machine.memory.blocks import DEFAULT_POOL, Block
 from windtunnel.machine.memory.heap import Action
+from windtunnel.seam.living import living
 from windtunnel.seam.sites import Sites
 from windtunnel.seam.torch.state.core import Core
 from windtunnel.seam.torch.state.module_paths import ModulePaths, common, sharding, tensors_of
@@ -370,7 +370,7 @@ class History:
 
     def _learn_all(self) -> None:
         """Name all modules that there are, whether their forward pass has run or not: models first, then parts."""
-        modules = [found for found in gc.get_objects() if issubclass(type(found), torch.nn.Module)]
+        modules = living(torch.nn.Module)
         parts = {id(child) for module in modules for child in module._modules.values()}
         for module in sorted(modules, key=lambda one: id(one) in parts):
             self.modules.learn(module)

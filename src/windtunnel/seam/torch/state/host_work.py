@@ -298,16 +298,17 @@ class HostWork:
         self.looked_at = now_ns, cpu_ns
         mapped = False
         chain: Chain | None = ()
+        # Of lists: a tuple that a generator fills fails when the program calls `gc.get_objects()` meanwhile.
         for place, (file, _, _) in enumerate(frames):
             if _is_ours(file) or (not self.feeding and any(part in file for part in CALLING)):
                 chain = None
                 break
             mapped = mapped or file.endswith(MAPPED)
             if kind_of(file) == PROGRAM:
-                chain = tuple(frame for frame in frames[place:] if kind_of(frame[0]) == PROGRAM)[:MOST_FRAMES]
+                chain = tuple([frame for frame in frames[place:] if kind_of(frame[0]) == PROGRAM][:MOST_FRAMES])
                 break
         else:
-            chain = tuple(frame for frame in frames if kind_of(frame[0]) == LIBRARY)[:1]
+            chain = tuple([frame for frame in frames if kind_of(frame[0]) == LIBRARY][:1])
         self.mapped_ns += elapsed if mapped else 0
         self.pending.append((chain, elapsed))
 

@@ -7,13 +7,13 @@ forward operator first uses its leaf: it lies in the node's own dictionary, and 
 
 from __future__ import annotations
 
-import gc
 import weakref
 from typing import NamedTuple
 
 import torch
 
 from windtunnel.machine.stream import Stream
+from windtunnel.seam.living import living
 from windtunnel.seam.torch.tags import ORDINARY, device_of, functorch
 
 Node = torch.autograd.graph.Node
@@ -54,7 +54,7 @@ class Leaves:
 
     def begin(self, default_streams: list[Stream]) -> None:
         """The first side stream is about to be made: note the nodes that live already."""
-        for found in gc.get_objects():
+        for found in living(torch.Tensor):
             if type(found) in ORDINARY and is_leaf(found):
                 device = device_of(found)
                 if device >= 0:

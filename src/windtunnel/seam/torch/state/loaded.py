@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from windtunnel.seam.living import living
 from windtunnel.seam.torch.plans.plan import tensors_in
 from windtunnel.seam.torch.state.observers import Observers
 from windtunnel.seam.torch.tags import Storage, Tag, parts_of, storage_of
@@ -49,13 +49,13 @@ class Loaded:
 def _used() -> frozenset[int]:
     """The tags of all that modules and optimizers hold, by identity: a loaded state may be one of theirs itself."""
     found: set[int] = set()
-    for owner in gc.get_objects():
-        if issubclass(type(owner), torch.nn.Module):
-            held = [*owner._parameters.values(), *owner._buffers.values()]
-        elif issubclass(type(owner), torch.optim.Optimizer):
-            held = [value for state in owner.state.values() if isinstance(state, dict) for value in state.values()]
-        else:
-            continue
+    owners: list[list[object]] = [
+        [*one._parameters.values(), *one._buffers.values()] for one in living(torch.nn.Module)
+    ]
+    for optimizer in living(torch.optim.Optimizer):
+        states = (state for state in optimizer.state.values() if isinstance(state, dict))
+        owners.append([value for state in states for value in state.values()])
+    for held in owners:
         for tensor in tensors_in(held):
             for part in (tensor,) if tensor.layout is torch.strided else parts_of(tensor):
                 found.add(id(storage_of(part)._wt))

@@ -2,7 +2,8 @@
 
 Frames that this thread held while their functions return would keep those functions' tensors alive, and so change the
 order of allocations: they are read in one call into C, inside which no other thread runs. Nor is garbage collected
-meanwhile, since a finalizer may let go of Python's lock: the thread would return from frames that are being read.
+meanwhile, since a finalizer may let go of Python's lock: the thread would return from frames that are being read, or
+start another one, for which it would wait without end while Python's list of threads is locked.
 (`faulthandler` needs no objects, but walks Python's threads without their lock: one that C++ is adding at the moment
 ends the process.)
 """
@@ -103,8 +104,8 @@ def stack_of(thread: int) -> list[Frame]:
 
 
 def can_look() -> bool:
-    """Whether this Python has what looks need; before 3.11.5 a collection amid `_current_frames` can lock it up."""
-    return hasattr(time, "pthread_getcpuclockid") and sys.version_info >= (3, 11, 5)
+    """Whether this system has what looks need."""
+    return hasattr(time, "pthread_getcpuclockid")
 
 
 def _stop_all() -> None:

@@ -87,7 +87,8 @@ class Notes:
     def note(self, code: str, site: int, **detail: str | int) -> None:
         """Record a fact at a line of the program."""
         machine = self.core.machine
-        machine.note(self.core.local.host, Note(code, machine.trace.sites[site], tuple(detail.items())), site)
+        note = Note(code, machine.trace.sites[site], tuple(detail.items()))
+        machine.note(self.core.local.host, note, site, again=code == "unfused-optimizer")
 
     # ------------------------------------------------------------------ optimizers
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from windtunnel.errors import UnsupportedError
 from windtunnel.machine.machine import Cost
 from windtunnel.machine.memory.blocks import Block
 from windtunnel.machine.stream import Stream
+from windtunnel.seam.living import living
 from windtunnel.seam.torch.dispatch import asserts
 from windtunnel.seam.torch.dispatch.launched import Again, Capturing, LaunchPlan
 from windtunnel.seam.torch.dispatch.mode import Dispatch, emulation
@@ -279,8 +279,8 @@ class Launch:
     def _region_at(self, address: int) -> Region | None:
         """The memory of a live tensor at an address, which the kernel did not get as an argument."""
         frees = self.state.device(self.device).frees  # which tells this emulation's storages from an earlier one's
-        for found in gc.get_objects():
-            if not issubclass(type(found), Tensor) or not _has_storage(found):
+        for found in living(Tensor):
+            if not _has_storage(found):
                 continue
             storage = storage_of(found)
             base = _address(storage)
