@@ -13,7 +13,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "corpus": {"hardware"},
     "calibration": {"corpus", "fitting"},
     "compare": {"corpus", "calibration"},
-    "exam": {"corpus"},
+    "exam": {"corpus", "fitting"},
     "programs": {"docs"},
     "advice": {"programs"},
 }
