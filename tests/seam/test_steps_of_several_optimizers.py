@@ -10,6 +10,7 @@ from torch import nn
 
 import windtunnel
 from windtunnel.trace.operation import Kind
+from windtunnel.trace.trace import KIND, VALUE
 
 STEPS = 6
 
@@ -70,6 +71,8 @@ def test_the_second_optimizer_is_noted_with_its_own_kernels() -> None:
             layers[1](layers[0](torch.ones(2, 4, device="cuda"))).sum().backward()
             optimizers[0].step()
             optimizers[1].step()
-    notes = [dict(note.detail) for note in session.trace.notes if note.code == "unfused-optimizer"]
+    rows = [row for row in session.trace.rows if row[KIND] == Kind.NOTE]
+    every = [session.trace.notes[row[VALUE]] for row in rows]
+    notes = [dict(note.detail) for note in every if note.code == "unfused-optimizer"]
     assert len(notes) == 2 * STEPS
     assert notes[-1]["kernels"] == notes[-2]["kernels"] > 4

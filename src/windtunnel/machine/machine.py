@@ -529,11 +529,11 @@ class Machine:
         What comes `again` in each step of a long run is one entry of the trace's notes, if it is among the latest.
         """
         notes = self.trace.notes
-        latest = range(len(notes) - 1, max(-1, len(notes) - 1 - LATEST_NOTES), -1) if again else ()
-        number = next((index for index in latest if notes[index] == note), None)
-        if number is None:
+        number = len(notes)
+        if again and note in notes[-LATEST_NOTES:]:
+            number = notes.index(note, max(0, number - LATEST_NOTES))
+        else:
             notes.append(note)
-            number = len(notes) - 1
         if site is None:
             site = self.trace.sites.number(note.site)
         now = host.now_ns
