@@ -184,7 +184,7 @@ def test_an_interrupt_of_ranks_is_no_failure_of_theirs(tmp_path: Path, send: Cal
 @pytest.mark.parametrize("after_s", [1.0, 2.5, 4.0])
 def test_an_interrupt_ends_ranks_that_still_import(after_s: float) -> None:
     """Ctrl-C reaches the agent and its ranks at any moment of their start; 10 s, or 20 where the machine is busy."""
-    options = ["--gpus", "2xV100", "--nproc-per-node", "2", "-c", "import torch, time; time.sleep(60)"]
+    options = ["--gpus", "2xV100", "--nproc-per-node", "2", "-c", "import torch, signal; signal.pause()"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen([*RUN[:-1], *options], start_new_session=True, **quiet) as process:
         time.sleep(after_s)
