@@ -17,6 +17,7 @@ import windtunnel
 from windtunnel.reports import text
 from windtunnel.reports.parts import host
 from windtunnel.reports.parts.time import Timing
+from windtunnel.seam import sites
 from windtunnel.seam.torch.state import looks
 from windtunnel.trace.plain import Json
 
@@ -231,3 +232,10 @@ def test_a_thread_that_has_ended_has_no_stack() -> None:
     thread.join()
     assert thread.ident is not None
     assert looks.stack_of(thread.ident) == []
+
+
+def test_a_file_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question to the file system lets the thread go on that is being looked at."""
+    kind = sites.kind_of(__file__)
+    monkeypatch.setattr(os.path, "realpath", None)
+    assert sites.kind_of(__file__) == kind == sites.PROGRAM

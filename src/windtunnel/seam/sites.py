@@ -8,6 +8,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Callable, Container
+from functools import lru_cache
 from types import CodeType, FrameType
 from typing import NamedTuple
 
@@ -202,6 +203,7 @@ class Sites:
         return kind
 
 
+@lru_cache(4096)  # a question to the file system lets other threads run, where a stack is being looked at
 def kind_of(file: str) -> int:
     """Whose code a file holds: PROGRAM, LIBRARY or HIDDEN."""
     if file.startswith(PROGRAMS):

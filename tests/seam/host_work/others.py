@@ -170,7 +170,7 @@ def edit_distance():
 
 def hard_negatives():
     trainer = Trainer()
-    x, y = next(iter(fixed(64)))
+    x, y = next(iter(fixed(128)))
     for _ in range(STEPS):
         logits = trainer.model(x.cuda())
         scores = logits[:, 0].tolist()
@@ -183,7 +183,7 @@ def hard_negatives():
 
 
 def deep_copies():
-    settings = {f"layer{k}": {"sizes": list(range(40)), "names": [str(j) for j in range(20)]} for k in range(60)}
+    settings = {f"layer{k}": {"sizes": list(range(40)), "names": [str(j) for j in range(20)]} for k in range(240)}
     Trainer([lambda trainer, step, logits: copy.deepcopy(settings)]).fit(fixed())  # deep_copies
 
 
@@ -288,7 +288,7 @@ def log_flushed():
 
     def log(trainer, step, logits):
         with open(path, "a") as file:
-            for k in range(3):
+            for k in range(9):
                 file.write(f"{step},{k}\n")
                 file.flush()
                 os.fsync(file.fileno())  # log_flushed
