@@ -17,7 +17,6 @@ import windtunnel
 from windtunnel.reports import text
 from windtunnel.reports.parts import host
 from windtunnel.reports.parts.time import Timing
-from windtunnel.seam import sites
 from windtunnel.seam.torch.state import looks
 from windtunnel.trace.plain import Json
 
@@ -198,44 +197,3 @@ def test_a_fork_leaves_no_thread_behind_and_the_looks_go_on() -> None:
     session.complete()
     assert not looks.SAMPLERS
     assert sys.getswitchinterval() == pytest.approx(0.005)
-
-
-BESIDE_NEW_THREADS = """
-import ctypes, sys, threading
-from windtunnel.seam.torch.state.looks import stack_of
-sys.setswitchinterval(1e-5)
-looking, main = True, threading.get_ident()
-def look():
-    while looking:
-        assert stack_of(main)[-1][2] == "<module>"
-looker = threading.Thread(target=look)
-looker.start()
-system, number = ctypes.CDLL(None), ctypes.c_ulong()
-takes_the_lock = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(lambda _: None)
-for _ in range(20_000):
-    system.pthread_create(ctypes.byref(number), None, takes_the_lock, None)
-    system.pthread_join(number, None)
-looking = False
-looker.join()
-"""
-
-
-@pytest.mark.long
-def test_looks_while_threads_of_c_enter_python() -> None:
-    """Such a thread is in Python's list a moment before it is whole: `faulthandler` ends the process there."""
-    assert subprocess.run([sys.executable, "-c", BESIDE_NEW_THREADS], check=False, timeout=300).returncode == 0
-
-
-def test_a_thread_that_has_ended_has_no_stack() -> None:
-    thread = threading.Thread(target=int)
-    thread.start()
-    thread.join()
-    assert thread.ident is not None
-    assert looks.stack_of(thread.ident) == []
-
-
-def test_a_file_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each question to the file system lets the thread go on that is being looked at."""
-    kind = sites.kind_of(__file__)
-    monkeypatch.setattr(os.path, "realpath", None)
-    assert sites.kind_of(__file__) == kind == sites.PROGRAM

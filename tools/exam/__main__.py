@@ -20,26 +20,21 @@ from tools.exam import kernelbench
 from tools.exam.kernelbench import Program
 from tools.fitting import Residuals, band_row, update_bands
 
-SOURCE = "KernelBench's level 1, odd numbers, nine machines, nothing fitted on them: {}"
+BANDS = {
+    "convolutions, others": ("convolution, transposed", "convolution, 1-D", "convolution, 3-D"),
+    "direct convolutions, others": ("convolution, depthwise",),
+}
+"""Families of kernels of which no network that was timed has any, and the kinds of programs that tell of them."""
 
 
 def write_bands(found: list[tuple[Program, Outcome]]) -> None:
-    """Write the bands of convolutions of which no network that was timed has any."""
-    kinds: dict[str, list[float]] = {"convolutions, others": [], "direct convolutions, others": []}
-    for program, one in found:
-        name = program.name.lower()
-        if program.family == "convolution, depthwise":
-            kinds["direct convolutions, others"].append(1.0 / one.ratio)
-        elif "conv" in name and any(word in name for word in ("transposed", "1d", "3d")):
-            kinds["convolutions, others"].append(1.0 / one.ratio)
-    what = ("transposed, 1-D and 3-D ones", "depthwise ones in FP32")
-    update_bands(
-        tuple(kinds),
-        [
-            band_row(family, Residuals("borrowed", "", np.array(ratios)), SOURCE.format(which))
-            for (family, ratios), which in zip(kinds.items(), what, strict=True)
-        ],
-    )
+    """Write the bands that only these programs tell of."""
+    rows = []
+    for family, kinds in BANDS.items():
+        ratios = np.array([1.0 / one.ratio for program, one in found if program.family in kinds])
+        source = f"KernelBench's level 1, odd numbers, nine machines: {'; '.join(kinds)}"
+        rows.append(band_row(family, Residuals("borrowed", "", ratios), source))
+    update_bands(tuple(BANDS), rows)
 
 
 def main() -> None:

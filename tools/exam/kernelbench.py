@@ -21,6 +21,7 @@ import windtunnel
 from tools.corpus.outcomes import Outcome
 from windtunnel import hosts
 from windtunnel.errors import WindtunnelError
+from windtunnel.reports.parts.time import with_hosts
 from windtunnel.trace.operation import Kind
 from windtunnel.trace.trace import END, KIND, START
 
@@ -52,6 +53,7 @@ EDITIONS = (
 FAMILIES = {
     "matmul": ("matmul", "matrix", "gemm"), "convolution, transposed": ("conv_transposed", "convtranspose"),
     "convolution, depthwise": ("depthwise",), "convolution, 3-D": ("conv_standard_3d", "conv3d"),
+    "convolution, 1-D": ("conv_standard_1d",),
     "convolution": ("conv",), "pool": ("pool",), "norm": ("norm",), "scan": ("cumsum", "cumprod"),
     "loss": ("loss",), "attention": ("attention",), "softmax": ("softmax",),
     "reduction": ("reduction", "argmax", "argmin"),
@@ -157,9 +159,8 @@ def predicted(program: Program, gpu: str, clears_l2: bool) -> tuple[float, float
                 busy.append(sum(row[END] - row[START] for row in rows if row[KIND] == Kind.KERNEL) / 1e6)
         session.write_band()
         band = session.trace.facts["band"]
-    low, high = hosts.find(hosts.DEFAULT).band
     host = max(0.0, 1.0 - sum(busy) / sum(spent))
-    within = band and ((1 - host) * (1 - band) + host * low, (1 - host) * (1 + band) + host * high)
+    within = None if band is None else with_hosts(band, host, hosts.find(hosts.DEFAULT).band)
     return sum(spent) / len(spent), band, within
 
 

@@ -106,14 +106,9 @@ class Timing:
         """
         if self.step_ns is None or band is None:
             return None
-        host = self.host_share
-        low, high = self.host_band
-        if low == high:
-            host = 0.0
-        return (
-            round(self.step_ns * ((1 - host) * (1 - band) + host * low)),
-            round(self.step_ns * ((1 - host) * (1 + band) + host * high)),
-        )
+        host = 0.0 if self.host_band[0] == self.host_band[1] else self.host_share
+        low, high = with_hosts(band, host, self.host_band)
+        return round(self.step_ns * low), round(self.step_ns * high)
 
     @property
     def of_window(self) -> str:
@@ -131,6 +126,12 @@ class Timing:
     def steps_per_s(self) -> float | None:
         """Throughput."""
         return 1e9 / self.step_ns if self.step_ns else None
+
+
+def with_hosts(band: float, host_share: float, host_band: tuple[float, float]) -> tuple[float, float]:
+    """Between which factors a time lies of which kernels, with their `band`, leave the host so much."""
+    low, high = host_band
+    return (1 - host_share) * (1 - band) + host_share * low, (1 - host_share) * (1 + band) + host_share * high
 
 
 def measure(trace: Trace) -> Timing:
