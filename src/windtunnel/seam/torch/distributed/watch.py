@@ -74,6 +74,8 @@ REMOTE = (
     "network error or a remote process exiting prematurely."
 )
 """What NCCL says where gloo says that its peer is gone (`ncclGetErrorWithVersion` of NCCLUtils.cpp, NCCL's types)."""
+OUTLAST_S = 0.02
+AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 LOST_S = 3.0
 """How long a rank that lost a connection looks for the rank that ended."""
 DETECTED = "Detected mismatch between collectives on ranks."
@@ -115,6 +117,7 @@ class Watch:
         self._folder = ""
         self._own_folder = False
         self._process = 0
+        self._serves = False
         self._waits: dict[int, int] = {}  # an entry of the ledger -> since when some thread waits in it
         self._threads: set[int] = set()  # threads that have called others
         self._lined_up: set[int] = set()  # those that wait until another thread's call has ended
@@ -155,6 +158,7 @@ class Watch:
         path = os.path.join(folder, f"{job}-{rank}{SUFFIX}")
         self.ledger = Ledger(path, job, rank, host)
         self._process = os.getpid()
+        self._serves = rank == 0 and os.environ.get(AGENT_STORE) != "True"
         self._over, self._before, self._verdict_ns = False, None, 0
         multiprocessing.util.Finalize(None, self._finished, exitpriority=0)
         _thread.start_new_thread(self._run, (self.ledger,))
@@ -166,15 +170,29 @@ class Watch:
 
     def _finished(self) -> None:
         """Python ends: in order, or by an exception, which it keeps in `sys`."""
-        if self.ledger is None or os.getpid() != self._process:
+        if os.getpid() != self._process:
             return
         error = getattr(sys, "last_value", None)
-        if error is None:
+        if self.ledger is None:
+            pass
+        elif error is None:
             self.ledger.ended(Ending("finished"))
         else:
             self.ledger.ended(Ending("exception", _first_line(error), self._raised(error)))
-        if self._own_folder and all(entry.rank.ending is not None for entry in self._entries()):
+        if error is None and self._serves:
+            self._over = True
+            with suppress(KeyboardInterrupt):
+                self._outlast()
+        if self.ledger is not None and self._own_folder and all(entry.rank.ending is not None for entry in self._entries()):
             shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _outlast(self) -> None:
+        """Stay until the other ranks have ended: torchrun's store, which is rank 0's here, outlives each of them."""
+        own = {child.pid for child in multiprocessing.active_children()}  # whose end Python itself sees to
+        while any(
+            entry.rank.rank and entry.rank.ending is None and entry.process not in own for entry in self._entries()
+        ):
+            sleep(OUTLAST_S)
 
     def _raised(self, error: BaseException) -> Site:
         """The innermost line of the program in an error's traceback."""
