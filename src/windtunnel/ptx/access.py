@@ -79,7 +79,7 @@ def shape(size: int) -> tuple[str, dict[str, str]]:
     text += _made("many", str(SCATTERED), "%least", "%most", "%bits") + "}"
     declared = {
         f"reduce.{name}": f"declare i64 @llvm.vector.reduce.{name}.v{LANES}i64({ADDRESSES})" for name in REDUCTIONS
-    } | {f"{name}.i64": f"declare i64 @llvm.{name}.i64(i64, i64)" for name in ("umin", "umax")}
+    } | {f"llvm.{name}.i64": f"declare i64 @llvm.{name}.i64(i64, i64)" for name in ("umin", "umax")}
     return text, declared
 
 

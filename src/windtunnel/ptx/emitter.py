@@ -101,8 +101,9 @@ class Emitter(Builder):
             if self.mask is not self.base:
                 old = self.spread(self._register(name))
                 value = self.select(Value(self.mask or FULL, "i1"), value, old)
-        elif not value.uniform:
-            raise AssertionError(f"{name} differs between lanes")
+        elif not value.uniform:  # computed for each lane, of what all have in common
+            first = self.assign(f"extractelement {vector(value.type)} {value.text}, i32 0")
+            value = Value(first, value.type, True)
         self.cached[name] = value
         self.dirty.add(name)
 

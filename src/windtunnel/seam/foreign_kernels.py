@@ -51,16 +51,16 @@ def _refusing(module: ModuleType, names: Mapping[str, Sequence[str]], library: s
     return found
 
 
-def _cupy(module: ModuleType) -> list[Patch]:
+def cupy(module: ModuleType) -> list[Patch]:
     return _refusing(module, CUPY, "CuPy", "compiles what it computes as CUDA C++")
 
 
-def _numba(module: ModuleType) -> list[Patch]:
+def numba(module: ModuleType) -> list[Patch]:
     """Numba's CUDA kernels; its simulator (NUMBA_ENABLE_CUDASIM=1) computes on host arrays as ever."""
     if "simulator" in str(getattr(getattr(module, "jit", None), "__module__", "")):
         return []
     return _refusing(module, NUMBA, "Numba", "compiles CUDA kernels to machine code of a GPU")
 
 
-MODULES: dict[str, Callable[[ModuleType], list[Patch]]] = {"cupy": _cupy, "numba.cuda": _numba}
+MODULES: dict[str, Callable[[ModuleType], list[Patch]]] = {"cupy": cupy, "numba.cuda": numba}
 """What is replaced in them when the program imports them."""

@@ -7,9 +7,11 @@ nothing. The two folders beside it are put first on PYTHONPATH (a `sitecustomize
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from functools import partial
+from importlib.util import find_spec
 from types import TracebackType
 
 from windtunnel import exits
@@ -23,7 +25,7 @@ AGENT = "TORCHELASTIC_RUN_ID"
 """What torchrun's agent sets for its ranks."""
 PR_SET_PDEATHSIG = 1
 """Of prctl(2): the signal that a process gets when its parent ends."""
-REFUSED_KERNELS = ("cupy", "numba.cuda")
+KERNELS = ("cupy", "numba.cuda")
 """The keys of `seam.foreign_kernels.MODULES`, which is imported only beside one of these."""
 REFUSALS = tuple(f"windtunnel.errors.{name}" for name in ("UnsupportedError", "HostMemoryError", "MissingNameError"))
 
@@ -45,7 +47,7 @@ def begin() -> None:
     _hide_our_frames()
     hook(
         {name: partial(install, name) for name in FRAMEWORKS}
-        | {name: partial(refuse, name) for name in REFUSED_KERNELS}
+        | {name: partial(compile_or_refuse, name) for name in KERNELS}
     )
 
 
@@ -72,11 +74,17 @@ def _end_with_the_agent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def refuse(library: str) -> None:
-    """Let a library that compiles CUDA say that it cannot here, also in a program without a framework."""
-    from windtunnel.session import refuse_kernels
+def compile_or_refuse(library: str) -> None:
+    """Let a library that compiles CUDA run on PyTorch's emulation, or say that it cannot here.
 
-    refuse_kernels(sys.modules[library])
+    A program that imports no framework itself gets PyTorch, where it is installed.
+    """
+    if "torch" not in sys.modules and find_spec("torch") is not None:
+        importlib.import_module("torch")
+    if "torch" not in sys.modules:
+        from windtunnel.session import refuse_kernels
+
+        refuse_kernels(sys.modules[library])
 
 
 def install(framework: str) -> None:

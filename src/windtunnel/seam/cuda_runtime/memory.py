@@ -153,7 +153,7 @@ class MemoryCalls:
         found = process.stream(stream)
         ctypes.memmove(destination, source, size)
         devices = [-1 if place is None else place.device for place in places]
-        pinned = any(self._pinned(address) for address in (source, destination))
+        pinned = any(self.is_pinned(address) for address in (source, destination))
         self._submit(devices, size, pinned, found)
         process.copied(source, destination, size, found)
         if max(devices) >= 0 > min(devices) and not pinned:  # staged: pageable memory is free again when it returns
@@ -196,7 +196,8 @@ class MemoryCalls:
     def _on_host(self, address: int) -> bool:
         return self.process.addresses.allocation(address) is None
 
-    def _pinned(self, address: int) -> bool:
+    def is_pinned(self, address: int) -> bool:
+        """Whether an address is in page-locked memory of host code's."""
         return any(start <= address < start + size for start, (_, size) in self.host_pages.items())
 
     def info(self, free: int, total: int) -> int:
@@ -210,7 +211,7 @@ class MemoryCalls:
     def attributes(self, out: int, address: int) -> int:
         """Where a pointer points to."""
         place = self.process.addresses.allocation(address)
-        kind = DEVICE if place is not None else HOST if self._pinned(address) else 0
+        kind = DEVICE if place is not None else HOST if self.is_pinned(address) else 0
         put(out, kind, 4)
         put(out + 4, place.device if place is not None else self.process.device() if kind else -2, 4)
         put(out + 8, address if place is not None or kind else 0)

@@ -60,7 +60,7 @@ class Modules:
     """All that was registered in this process."""
 
     def __init__(self, cache: Callable[[], Path | None] = lambda: None) -> None:
-        self._cache = cache
+        self.cache = cache
         self.binaries: dict[int, Binary] = {}
         self.functions: dict[int, Function] = {}
         self.variables: dict[int, Function] = {}
@@ -68,7 +68,7 @@ class Modules:
     def register_binary(self, data: int, library: int) -> int:
         """A library is loaded that has device code."""
         name = Path(os.fsdecode(ctypes.string_at(library))).name
-        self.binaries[data] = Binary(data, name or "a library", self._cache())
+        self.binaries[data] = Binary(data, name or "a library", self.cache())
         return 0
 
     def register_function(self, binary: int, host: int, name: int) -> int:

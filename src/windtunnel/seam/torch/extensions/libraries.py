@@ -39,14 +39,15 @@ def process_of(state: State) -> TorchProcess:
 def loaded(path: str | Path) -> None:
     """The stub library is in this process, or shall be: it says so itself when an extension brings it along."""
     name = os.path.realpath(path)
-    if name not in _libraries and _state() is not None:
+    if name not in _libraries and current() is not None:
         _libraries[name] = Library(Path(name), _answer)
 
 
-def _state() -> State | None:
+def current() -> State | None:
+    """The emulation that is on."""
     return _begun[0]() if _begun else None
 
 
 def _answer(name: str, arguments: tuple[int, ...]) -> int:
-    state = _state()
+    state = current()
     return errors.NO_DEVICE if state is None else process_of(state).answer(name, arguments)

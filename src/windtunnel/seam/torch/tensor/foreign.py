@@ -70,7 +70,7 @@ def _triton(name: str) -> Callable[[ModuleType], list[Patch]]:
 
 
 MODULES: dict[str, Callable[[ModuleType], list[Patch]]] = {
-    **foreign_kernels.MODULES,
+    "cupy": foreign_kernels.cupy,
     **{name: _triton(name) for name in TRITON},
 }
 """What is replaced in modules that the program may import later, by their names."""

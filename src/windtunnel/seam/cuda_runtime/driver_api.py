@@ -1,0 +1,430 @@
+"""CUDA's driver interface (`cu...`) over the emulated runtime: what Numba, CuPy and cuda-python call.
+
+A row of `table` is a function, the kinds of its arguments ("i" and "u": 32 bits, "q": a pointer, a handle or a size) and
+what answers it; names are those without a version, of which the newest is meant. Source: CUDA Driver API reference.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from windtunnel.seam import cuda_driver
+from windtunnel.seam.cuda_runtime import errors, limits
+from windtunnel.seam.cuda_runtime.contexts import ContextCalls
+from windtunnel.seam.cuda_runtime.driver import Driver, registers_of
+from windtunnel.seam.cuda_runtime.images import ImageCalls
+from windtunnel.seam.cuda_runtime.memory import BETWEEN, DEVICE, HOST, TO_DEVICE, TO_HOST, put
+
+NOT_SUPPORTED = 801
+ANY = 4
+CODES = {9: errors.INVALID_VALUE, errors.INVALID_FUNCTION: errors.INVALID_HANDLE, errors.INVALID_SYMBOL: 500}
+"""The runtime's errors that have another number in the driver."""
+NAMES = {
+    "MemoryAllocation": "OUT_OF_MEMORY", "InitializationError": "NOT_INITIALIZED", "CudartUnloading": "DEINITIALIZED",
+    "InvalidResourceHandle": "INVALID_HANDLE", "NoKernelImageForDevice": "NO_BINARY_FOR_GPU",
+    "InvalidKernelImage": "INVALID_IMAGE", "DeviceUninitialized": "INVALID_CONTEXT", "LaunchFailure": "LAUNCH_FAILED",
+    "SymbolNotFound": "NOT_FOUND",
+}  # fmt: skip
+"""How the driver names what the runtime names otherwise."""
+BUFFER, SIZE = 1, 2
+"""CU_LAUNCH_PARAM_BUFFER_POINTER and _SIZE."""
+COOPERATIVE = 2
+"""CU_LAUNCH_ATTRIBUTE_COOPERATIVE; an attribute takes 72 bytes, its value begins after 8."""
+POOL = 0x5585_0000_0000
+SHARED_OPT_IN, CARVEOUT = 8, 9
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES and ..._PREFERRED_SHARED_MEMORY_CARVEOUT."""
+
+
+class Row(NamedTuple):
+    """A function: its arguments' kinds and what answers it."""
+
+    kinds: str
+    answer: Callable[..., int]
+
+
+class DriverApi:
+    """The functions of one process's driver, over what its runtime has."""
+
+    def __init__(self, runtime: Driver, devices: cuda_driver.Driver) -> None:
+        self.runtime = runtime
+        self.process = runtime.process
+        self.devices = devices
+        self.contexts = ContextCalls(runtime.process)
+        self.images = ImageCalls(runtime.process, runtime.modules)
+        self.flags: dict[int, int] = {}  # of streams
+        self._texts: dict[str, ctypes.Array[ctypes.c_char]] = {}
+        self.table = {
+            **self._of_devices(), **self._of_contexts(), **self._of_images(), **self._of_kernels(),
+            **self._of_memory(), **self._of_streams(),
+        }  # fmt: skip
+
+    def answer(self, name: str, *arguments: int) -> int:
+        """What a call gives, as CUresult."""
+        lost = self.process.lost()
+        if lost and not name.startswith("cuGetError"):
+            return lost
+        found = int(self.table[name].answer(*arguments))
+        return CODES.get(found, found)
+
+    def _succeed(self, *_: int) -> int:
+        return errors.SUCCESS
+
+    def _refuse(self, *_: int) -> int:
+        return NOT_SUPPORTED
+
+    # ------------------------------------------------------------------ devices
+
+    def _of_devices(self) -> dict[str, Row]:
+        def known(name: str, kinds: str) -> tuple[str, Row]:
+            return name, Row(kinds, self.devices.function(name))
+
+        return {
+            **dict((
+                known("cuInit", "u"), known("cuDriverGetVersion", "q"), known("cuDeviceGetCount", "q"),
+                known("cuDeviceGet", "qi"), known("cuDeviceGetName", "qii"), known("cuDeviceGetUuid", "qi"),
+                known("cuDeviceTotalMem", "qi"), known("cuDeviceComputeCapability", "qqi"),
+            )),
+            "cuDeviceGetAttribute": Row("qii", self.runtime.attribute),
+            "cuDeviceCanAccessPeer": Row("qii", self.runtime.peer),
+            "cuGetErrorName": Row("iq", lambda code, out: self._said(code, out, named)),
+            "cuGetErrorString": Row("iq", lambda code, out: self._said(code, out, lambda error: error.text)),
+            "cuProfilerStart": Row("", self._succeed),
+            "cuProfilerStop": Row("", self._succeed),
+        }  # fmt: skip
+
+    def _said(self, code: int, out: int, say: Callable[[errors.Error], str]) -> int:
+        error = errors.table().get(code)
+        if error is None:
+            return errors.INVALID_VALUE
+        text = say(error)
+        kept = self._texts.setdefault(text, ctypes.create_string_buffer(text.encode()))
+        put(out, ctypes.addressof(kept))
+        return errors.SUCCESS
+
+    # ------------------------------------------------------------------ contexts
+
+    def _of_contexts(self) -> dict[str, Row]:
+        contexts = self.contexts
+        return {
+            "cuDevicePrimaryCtxRetain": Row("qi", contexts.retain),
+            "cuDevicePrimaryCtxRelease": Row("i", contexts.release),
+            "cuDevicePrimaryCtxReset": Row("i", self._succeed),
+            "cuDevicePrimaryCtxSetFlags": Row("iu", self._succeed),
+            "cuDevicePrimaryCtxGetState": Row("iqq", contexts.state),
+            "cuCtxCreate": Row("qui", contexts.create),
+            "cuCtxDestroy": Row("q", contexts.destroy),
+            "cuCtxPushCurrent": Row("q", contexts.push),
+            "cuCtxPopCurrent": Row("q", contexts.pop),
+            "cuCtxSetCurrent": Row("q", contexts.make_current),
+            "cuCtxGetCurrent": Row("q", contexts.get_current),
+            "cuCtxGetDevice": Row("q", contexts.get_device),
+            "cuCtxGetApiVersion": Row("qq", contexts.api_version),
+            "cuCtxGetStreamPriorityRange": Row("qq", self.runtime.priorities),
+            "cuCtxEnablePeerAccess": Row("qu", self._succeed),
+            "cuCtxDisablePeerAccess": Row("q", self._succeed),
+            "cuCtxSetLimit": Row("iq", self._succeed),
+            "cuCtxSetCacheConfig": Row("i", self._succeed),
+            "cuCtxSynchronize": Row("", self.runtime.synchronize),
+        }
+
+    # ------------------------------------------------------------------ modules
+
+    def _of_images(self) -> dict[str, Row]:
+        images = self.images
+        return {
+            "cuModuleLoad": Row("qq", images.load_file),
+            "cuModuleLoadData": Row("qq", images.load),
+            "cuModuleLoadDataEx": Row("qquqq", images.load),
+            "cuModuleLoadFatBinary": Row("qq", images.load),
+            "cuModuleUnload": Row("q", images.unload),
+            "cuModuleGetFunction": Row("qqq", images.function),
+            "cuModuleGetGlobal": Row("qqqq", images.variable),
+            "cuModuleGetFunctionCount": Row("qq", images.count),
+            "cuModuleEnumerateFunctions": Row("quq", images.enumerate),
+            "cuLibraryLoadData": Row("qqqquqqu", images.load),
+            "cuLibraryUnload": Row("q", images.unload),
+            "cuLibraryGetKernel": Row("qqq", images.function),
+            "cuLibraryGetModule": Row("qq", images.same),
+            "cuLibraryGetKernelCount": Row("qq", images.count),
+            "cuLibraryEnumerateKernels": Row("quq", images.enumerate),
+            "cuLibraryGetGlobal": Row("qqqq", images.variable),
+            "cuKernelGetFunction": Row("qq", images.same),
+            "cuKernelGetName": Row("qq", images.name),
+            "cuFuncGetName": Row("qq", images.name),
+            "cuKernelGetParamInfo": Row("qqqq", images.parameter),
+            "cuFuncGetParamInfo": Row("qqqq", images.parameter),
+            "cuLinkCreate": Row("uqqq", images.link),
+            "cuLinkAddData": Row("qiqqquqq", images.add),
+            "cuLinkAddFile": Row("qiquqq", images.add_file),
+            "cuLinkComplete": Row("qqq", images.complete),
+            "cuLinkDestroy": Row("q", images.end_link),
+        }
+
+    # ------------------------------------------------------------------ kernels
+
+    def _of_kernels(self) -> dict[str, Row]:
+        return {
+            "cuLaunchKernel": Row("quuuuuuuqqq", self.launch),
+            "cuLaunchCooperativeKernel": Row("quuuuuuuqq", lambda *given: self.launch(*given, 0, 1)),
+            "cuLaunchKernelEx": Row("qqqq", self.launch_by),
+            "cuFuncGetAttribute": Row("qiq", self.fact),
+            "cuKernelGetAttribute": Row("qiqi", lambda out, attribute, kernel, _: self.fact(out, attribute, kernel)),
+            "cuFuncSetAttribute": Row("qii", self.set_fact),
+            "cuKernelSetAttribute": Row("iiqi", lambda what, value, kernel, _: self.set_fact(kernel, what, value)),
+            "cuFuncSetCacheConfig": Row("qi", self._succeed),
+            "cuKernelSetCacheConfig": Row("qii", self._succeed),
+            "cuFuncSetSharedMemConfig": Row("qi", self._succeed),
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor": Row("qqiq", self.runtime.occupancy),
+            "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags": Row(
+                "qqiqu", lambda out, kernel, threads, shared, _: self.runtime.occupancy(out, kernel, threads, shared)
+            ),
+            "cuOccupancyMaxPotentialBlockSize": Row("qqqqqi", self.best_block),
+            "cuOccupancyMaxPotentialBlockSizeWithFlags": Row("qqqqqiu", self.best_block),
+        }
+
+    def launch(
+        self, kernel: int, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared: int, stream: int,
+        given: int, packed: int = 0, cooperative: int = 0,
+    ) -> int:  # fmt: skip
+        """Launch a kernel: arguments are pointers to each, or one buffer of them all."""
+        found = self.runtime.function(kernel)
+        if found is None:
+            return errors.INVALID_HANDLE
+        count = len(found.kernel.parameters)
+        pointers = (ctypes.c_uint64 * max(1, count))()
+        if given:
+            ctypes.memmove(pointers, given, 8 * count)
+        elif count:
+            buffer = 0
+            while packed and (kind := _word(packed)):
+                if kind == BUFFER:
+                    buffer = _word(packed + 8)
+                packed += 16
+            if not buffer:
+                return errors.INVALID_VALUE
+            pointers[:count] = [buffer + parameter.offset for parameter in found.kernel.parameters]
+        address = ctypes.addressof(pointers)
+        return self.runtime.launch(kernel, gx, gy, gz, bx, by, bz, address, shared, stream, cooperative)
+
+    def launch_by(self, settings: int, kernel: int, given: int, packed: int) -> int:
+        """The same, described by a CUlaunchConfig."""
+        sizes = [_word(settings + 4 * at, 4) for at in range(7)]
+        stream, attributes, count = _word(settings + 32), _word(settings + 40), _word(settings + 48, 4)
+        cooperative = 0
+        for at in range(attributes, attributes + 72 * count, 72):
+            if _word(at, 4) == COOPERATIVE:
+                cooperative = _word(at + 8, 4)
+        return self.launch(kernel, *sizes[:6], sizes[6], stream, given, packed, cooperative)
+
+    def fact(self, out: int, attribute: int, handle: int) -> int:
+        """What is known of a kernel."""
+        found = self.runtime.function(handle)
+        if found is None:
+            return errors.INVALID_HANDLE
+        kernel, gpu = found.kernel, self._gpu()
+        major, minor = gpu.compute_capability
+        dynamic = self.runtime.opted.get(handle, gpu.shared_memory_per_block_bytes - kernel.shared_bytes)
+        facts = (
+            kernel.max_threads, kernel.shared_bytes, 0, kernel.local_bytes, registers_of(kernel), 10 * major + minor,
+            10 * major + minor, 0, dynamic, -1, 0, 0, 0, 0, 0, 0,
+        )  # fmt: skip
+        if not 0 <= attribute < len(facts):
+            return errors.INVALID_VALUE
+        put(out, facts[attribute], 4)
+        return errors.SUCCESS
+
+    def set_fact(self, handle: int, attribute: int, value: int) -> int:
+        """Allow a kernel more shared memory."""
+        if attribute not in (SHARED_OPT_IN, CARVEOUT):
+            return errors.INVALID_VALUE
+        return self.runtime.set_attribute(handle, attribute, value)
+
+    def best_block(self, grid: int, block: int, kernel: int, shared_of: int, shared: int, most: int, *_: int) -> int:
+        """The block with which a kernel fills an SM best, and how many of them fill the GPU."""
+        found = self.runtime.function(kernel)
+        if found is None:
+            return errors.INVALID_HANDLE
+        gpu, best, held = self._gpu(), 0, 0
+        largest = min(found.kernel.max_threads, limits.MOST_THREADS, most or limits.MOST_THREADS)
+        ask = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_int)(shared_of) if shared_of else None
+        for threads in range(largest - largest % 32 or largest, 0, -32):
+            dynamic = int(ask(threads)) if ask is not None else shared
+            blocks = limits.resident(threads, dynamic + found.kernel.shared_bytes, registers_of(found.kernel), gpu)
+            if blocks * threads > held * best:
+                best, held = threads, blocks
+        put(grid, held * gpu.sm_count, 4)
+        put(block, best, 4)
+        return errors.SUCCESS
+
+    def _gpu(self) -> limits.Gpu:
+        return self.process.machine.devices[self.process.device()].gpu
+
+    # ------------------------------------------------------------------ memory
+
+    def _of_memory(self) -> dict[str, Row]:
+        memory = self.runtime.memory
+
+        def copy(kind: int) -> Callable[..., int]:
+            return lambda to, of, size: memory.memcpy(to, of, size, kind)
+
+        def copy_async(kind: int) -> Callable[..., int]:
+            return lambda to, of, size, stream: memory.memcpy_async(to, of, size, kind, stream)
+
+        kinds = (("HtoD", TO_DEVICE), ("DtoH", TO_HOST), ("DtoD", BETWEEN))
+        sets = (("D8", 1), ("D16", 2), ("D32", 4))
+        return {
+            **{f"cuMemcpy{name}": Row("qqq", copy(kind)) for name, kind in kinds},
+            **{f"cuMemcpy{name}Async": Row("qqqq", copy_async(kind)) for name, kind in kinds},
+            "cuMemcpy": Row("qqq", copy(ANY)),
+            "cuMemcpyAsync": Row("qqqq", copy_async(ANY)),
+            **{f"cuMemset{name}": Row("quq", self._filling(size)) for name, size in sets},
+            **{f"cuMemset{name}Async": Row("quqq", self._filling(size)) for name, size in sets},
+            "cuMemAlloc": Row("qq", lambda out, size: memory.malloc(out, size, "cuMemAlloc")),
+            "cuMemAllocManaged": Row("qqu", lambda out, size, _: memory.malloc(out, size, "cuMemAllocManaged")),
+            "cuMemFree": Row("q", memory.free),
+            "cuMemAllocAsync": Row("qqq", memory.malloc_async),
+            "cuMemAllocFromPoolAsync": Row("qqqq", lambda out, size, _, stream: memory.malloc_async(out, size, stream)),
+            "cuMemFreeAsync": Row("qq", memory.free_async),
+            "cuDeviceGetDefaultMemPool": Row("qi", self._pool),
+            "cuDeviceGetMemPool": Row("qi", self._pool),
+            "cuMemPoolSetAttribute": Row("qiq", self._succeed),
+            "cuMemPoolTrimTo": Row("qq", self._succeed),
+            "cuMemAllocHost": Row("qq", memory.malloc_host),
+            "cuMemHostAlloc": Row("qqu", lambda out, size, _: memory.malloc_host(out, size)),
+            "cuMemFreeHost": Row("q", memory.free_host),
+            "cuMemHostRegister": Row("qqu", memory.nothing),
+            "cuMemHostUnregister": Row("q", memory.nothing),
+            "cuMemHostGetDevicePointer": Row("qqu", lambda out, address, _: self.images.same(out, address)),
+            "cuMemGetInfo": Row("qq", memory.info),
+            "cuMemGetAddressRange": Row("qqq", self.address_range),
+            "cuPointerGetAttribute": Row("qiq", self.pointer),
+            "cuPointerGetAttributes": Row("uqqq", self.pointers),
+        }
+
+    def _filling(self, size: int) -> Callable[..., int]:
+        """cuMemset... of elements of a size."""
+        memory = self.runtime.memory
+
+        def fill(address: int, value: int, count: int, stream: int = 0) -> int:
+            pattern = (value % (1 << 8 * size)).to_bytes(size, "little")
+            error = memory.memset_async(address, pattern[0], size * count, stream)
+            if not error and len(set(pattern)) > 1:
+                ctypes.memmove(address, pattern * count, size * count)
+            return error
+
+        return fill
+
+    def _pool(self, out: int, device: int) -> int:
+        put(out, POOL + 16 * device)
+        return errors.SUCCESS
+
+    def address_range(self, base: int, size: int, address: int) -> int:
+        """The allocation that an address is in."""
+        found = self.process.addresses.allocation(address)
+        if found is None:
+            return 500
+        if base:
+            put(base, found.start)
+        if size:
+            put(size, found.size)
+        return errors.SUCCESS
+
+    def pointer(self, out: int, attribute: int, address: int) -> int:
+        """What is known of a pointer: context, kind of memory, addresses, whether it is managed, device, range."""
+        found = self.process.addresses.allocation(address)
+        pinned = found is None and self.runtime.memory.is_pinned(address)
+        if found is None and not pinned:
+            return errors.INVALID_VALUE
+        device = self.process.device() if found is None else found.device
+        start, size = (address, 0) if found is None else (found.start, found.size)
+        facts = {
+            1: (self.contexts.handle(device), 8), 2: (HOST if pinned else DEVICE, 4), 3: (address, 8),
+            4: (address if pinned else 0, 8), 8: (int(bool(found and "Managed" in found.name)), 4), 9: (device, 4),
+            11: (start, 8), 12: (size, 8), 13: (1, 4),
+        }  # fmt: skip
+        if attribute not in facts:
+            return errors.INVALID_VALUE
+        put(out, *facts[attribute])
+        return errors.SUCCESS
+
+    def pointers(self, count: int, attributes: int, outs: int, address: int) -> int:
+        """Several of these at once; those that do not apply become 0."""
+        for at in range(count):
+            out = _word(outs + 8 * at)
+            if self.pointer(out, _word(attributes + 4 * at, 4), address):
+                put(out, 0, 4)
+        return errors.SUCCESS
+
+    # ------------------------------------------------------------------ streams and events
+
+    def _of_streams(self) -> dict[str, Row]:
+        streams = self.runtime.streams
+        return {
+            "cuStreamCreate": Row("qu", lambda out, flags: self.make_stream(out, flags, 0)),
+            "cuStreamCreateWithPriority": Row("qui", self.make_stream),
+            "cuStreamDestroy": Row("q", streams.destroy),
+            "cuStreamSynchronize": Row("q", streams.synchronize),
+            "cuStreamQuery": Row("q", streams.query),
+            "cuStreamWaitEvent": Row("qqu", streams.wait_event),
+            "cuStreamGetPriority": Row("qq", streams.priority),
+            "cuStreamGetFlags": Row("qq", self.stream_flags),
+            "cuStreamGetCtx": Row("qq", self.stream_context),
+            "cuStreamGetDevice": Row("qq", self.stream_device),
+            "cuStreamIsCapturing": Row("qq", streams.capturing),
+            "cuStreamAddCallback": Row("qqqu", self.callback),
+            "cuLaunchHostFunc": Row("qqq", streams.host_function),
+            "cuStreamBeginCapture": Row("qi", self._refuse),
+            "cuEventCreate": Row("qu", streams.create_event),
+            "cuEventDestroy": Row("q", streams.destroy_event),
+            "cuEventRecord": Row("qq", streams.record),
+            "cuEventQuery": Row("q", streams.query_event),
+            "cuEventSynchronize": Row("q", streams.synchronize_event),
+            "cuEventElapsedTime": Row("qqq", streams.elapsed),
+            "cuIpcGetMemHandle": Row("qq", self._refuse),
+            "cuIpcOpenMemHandle": Row("qqu", self._refuse),
+            "cuIpcCloseMemHandle": Row("q", self._refuse),
+        }
+
+    def make_stream(self, out: int, flags: int, priority: int) -> int:
+        """A stream of the current context's device."""
+        if self.contexts.current < 0:
+            return 201
+        error = self.runtime.streams.create(out, flags, priority)
+        self.flags[_word(out)] = flags
+        return error
+
+    def stream_flags(self, stream: int, out: int) -> int:
+        """How a stream was made."""
+        put(out, self.flags.get(stream, 0), 4)
+        return errors.SUCCESS
+
+    def stream_context(self, stream: int, out: int) -> int:
+        """The context that a stream belongs to."""
+        put(out, self.contexts.handle(self.process.stream(stream).device))
+        return errors.SUCCESS
+
+    def stream_device(self, stream: int, out: int) -> int:
+        """Its device."""
+        put(out, self.process.stream(stream).device, 4)
+        return errors.SUCCESS
+
+    def callback(self, stream: int, function: int, data: int, flags: int) -> int:
+        """A function of the host's that a stream calls: values are there at once, so it is called now."""
+        call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)(function)
+        call(stream, 0, data)
+        return errors.SUCCESS
+
+
+def named(error: errors.Error) -> str:
+    """An error's name in the driver's interface."""
+    if not error.code:
+        return "CUDA_SUCCESS"
+    plain = error.name.removeprefix("cudaError")
+    return "CUDA_ERROR_" + NAMES.get(plain, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", plain).upper())
+
+
+def _word(address: int, size: int = 8) -> int:
+    return int.from_bytes(ctypes.string_at(address, size), "little")

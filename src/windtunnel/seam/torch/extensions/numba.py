@@ -1,0 +1,87 @@
+"""Numba's CUDA kernels: LLVM compiles them to PTX in libNVVM's place, and the emulated driver launches them.
+
+Numba computes types and arguments as ever; what is replaced is how it finds the driver and the compiler.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+from windtunnel.compiler import clang, nvvm
+from windtunnel.seam import foreign_kernels
+from windtunnel.seam.patching import Patch
+from windtunnel.seam.torch.extensions.driver_library import Library
+
+LAYOUT = (
+    "e-p:64:64:64-i1:8:8-i8:8:8-i16:16:16-i32:32:32-i64:64:64-i128:128:128-f32:32:32-f64:64:64-v16:16:16-v32:32:32-"
+    "v64:64:64-v128:128:128-n16:32:64"
+)
+CAPABILITIES = ((7, 0), (7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 0))
+"""What LLVM compiles for; Numba takes the nearest below the GPU's."""
+IR_VERSION = (2, 0, 3, 1)
+ARCHITECTURE = re.compile(r"(\d+)(\d)[a-z]?$")
+
+
+class Nvvm:
+    """What Numba asks of libNVVM."""
+
+    data_layout = LAYOUT
+    supported_ccs = CAPABILITIES
+
+    def get_ir_version(self) -> tuple[int, int, int, int]:
+        """The versions of NVVM IR and of its debug information."""
+        return IR_VERSION
+
+    def get_version(self) -> tuple[int, int]:
+        """libNVVM's own."""
+        return IR_VERSION[:2]
+
+
+def _compiled(module: ModuleType) -> Callable[..., bytes]:
+    """`compile_ir`: what Numba has of a kernel and of the functions that it calls, as PTX."""
+
+    def compile_ir(llvmir: str | Sequence[str], **options: object) -> bytes:
+        texts = [llvmir] if isinstance(llvmir, str) else list(llvmir)
+        found = ARCHITECTURE.search(str(options.get("arch", "compute_70")))
+        capability = (int(found[1]), int(found[2])) if found else (7, 0)
+        replaced = [module.llvm_replace(text) for text in texts]
+        fused = bool(options.get("fma", True))
+        return nvvm.to_ptx(replaced, capability, fused, 3 if options.get("opt", 3) else 0).encode()
+
+    return compile_ir
+
+
+def _with_lines(jit: Callable[..., object]) -> Callable[..., object]:
+    """`cuda.jit` with the lines of the program, which findings name."""
+
+    def decorated(*args: object, **kwargs: object) -> object:
+        if not kwargs.get("debug"):
+            kwargs.setdefault("lineinfo", True)
+        return jit(*args, **kwargs)
+
+    return decorated
+
+
+def _numba(module: ModuleType) -> list[Patch]:
+    """The driver and the compiler; without clang and llvmlite a refusal. Numba's simulator is left alone."""
+    if "simulator" in str(getattr(module.jit, "__module__", "")) or not clang.available():
+        return foreign_kernels.numba(module)
+    name = f"{module.__name__}.cudadrv"
+    driver, compiler = (importlib.import_module(f"{name}.{part}") for part in ("driver", "nvvm"))
+    jit = _with_lines(module.jit)
+    return [
+        Patch(driver.driver, "lib", Library()),
+        Patch(driver.driver, "is_initialized", False),
+        Patch(driver.driver, "initialization_error", None),
+        Patch(compiler, "NVVM", Nvvm),
+        Patch(compiler, "is_available", lambda: True),
+        Patch(compiler, "compile_ir", _compiled(compiler)),
+        Patch(module, "jit", jit),
+    ]
+
+
+MODULES: dict[str, Callable[[ModuleType], list[Patch]]] = {"numba.cuda": _numba}
+"""What is replaced once it is imported."""
