@@ -15,8 +15,10 @@ from collections.abc import Iterator, Sequence
 from windtunnel.errors import MissingPackageError
 
 TRIPLE = "nvptx64-nvidia-cuda"
-FUSES = "-nvptx-fma-level=2"
-"""Products and sums become fused ones, as libNVVM's `-fma=1` has it."""
+NO_TABLES = "-min-jump-table-entries=1000000"
+"""Every `switch` becomes branches: the executor has no `brx.idx`."""
+FLUSHED = '"denormal-fp-math-f32"="preserve-sign,preserve-sign"'
+DEFINITION = re.compile(r"^(define [^\n]*?)((?: !dbg !\d+)? \{)$", re.MULTILINE)
 DECLARED = re.compile(r'^declare [^@]*@"?(__nv_\w+)"?\(', re.MULTILINE)
 INTEGERS = (("", "i32"), ("ll", "i64"))
 ROUNDINGS = {"rn": "rint", "rd": "floor", "ru": "ceil", "rz": "trunc"}
@@ -24,8 +26,10 @@ MODES = {"rn": "rn", "rd": "rm", "ru": "rp", "rz": "rz"}
 FLOATS = {"float": ("f", "f32", "i32"), "double": ("d", "f64", "i64")}
 
 
-def to_ptx(modules: Sequence[str], capability: tuple[int, int], fused: bool = True, level: int = 3) -> str:
-    """PTX of modules in LLVM's text form, linked to one.
+def to_ptx(
+    modules: Sequence[str], capability: tuple[int, int], *, fused: bool = True, flushed: bool = False, level: int = 3
+) -> str:
+    """PTX of modules in LLVM's text form, linked to one; `flushed` takes subnormal floats for zeros.
 
     Raises:
         MissingPackageError: llvmlite is not installed.
@@ -35,15 +39,21 @@ def to_ptx(modules: Sequence[str], capability: tuple[int, int], fused: bool = Tr
         import llvmlite.binding as llvm
     except ImportError:
         raise MissingPackageError("NVVM IR is compiled by llvmlite, which is not installed", name="llvmlite") from None
-    _targets(fused)
+    _targets()
+    llvm.set_option("windtunnel", f"-nvptx-fma-level={2 if fused else 0}")
     whole = None
-    for text in (*modules, "\n".join(_library(modules))):
+    library = "\n".join(_library(modules))
+    if flushed:
+        library = library.replace(".approx.f(", ".approx.ftz.f(")
+    for text in (*modules, library):
         module = llvm.parse_assembly(text)
         module.verify()
         if whole is None:
             whole = module
         else:
             whole.link_in(module)
+    if flushed:
+        whole = llvm.parse_assembly(DEFINITION.sub(rf"\1 {FLUSHED}\2", str(whole)))
     target = llvm.Target.from_triple(TRIPLE)
     machine = target.create_target_machine(cpu=f"sm_{capability[0]}{capability[1]}", opt=level)
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=level))
@@ -52,12 +62,12 @@ def to_ptx(modules: Sequence[str], capability: tuple[int, int], fused: bool = Tr
 
 
 @functools.cache
-def _targets(fused: bool) -> None:
+def _targets() -> None:
     import llvmlite.binding as llvm
 
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    llvm.set_option("windtunnel", FUSES if fused else "-nvptx-fma-level=0")
+    llvm.set_option("windtunnel", NO_TABLES)
 
 
 def _library(modules: Sequence[str]) -> Iterator[str]:
@@ -122,6 +132,11 @@ def _integers() -> dict[str, Body]:
                 f"  %x = {extend} {kind} %a to {wide}\n  %y = {extend} {kind} %b to {wide}\n  %p = mul {wide} %x, %y\n"
                 f"  %h = lshr {wide} %p, {int(bits) // 2}\n  %r = trunc {wide} %h to {kind}\n  ret {kind} %r", (),
             )  # fmt: skip
+    for name, sign in (("sad", "s"), ("usad", "u")):
+        more, of_more = _call("i32", f"llvm.{sign}max.i32", "i32 %a", "i32 %b")
+        less, of_less = _call("i32", f"llvm.{sign}min.i32", "i32 %a", "i32 %b")
+        body = f"  %m = {more}\n  %l = {less}\n  %d = sub i32 %m, %l\n  %r = add i32 %d, %c\n  ret i32 %r"
+        found[name] = "i32", ("i32", "i32", "i32"), body, (of_more, of_less)
     for name, extend, shift, round_up in (
         ("hadd", "sext", "ashr", 0), ("rhadd", "sext", "ashr", 1), ("uhadd", "zext", "lshr", 0),
         ("urhadd", "zext", "lshr", 1),
@@ -172,6 +187,14 @@ def _conversions() -> dict[str, Body]:
                 found[f"{source}2{target}_{mode}"] = kind, (source,), body, (declared, also)
             body = f"  %r = {signed}itofp {kind} %a to {source}\n  ret {source} %r"
             found[f"{target}2{source}_rn"] = source, (kind,), body, ()
+    for source, (_, name, _) in FLOATS.items():
+        last = "f" if source == "float" else ""
+        for function, rounds in (("llrint", "rint"), ("llround", "round")):
+            whole, declared = _call(source, f"llvm.{rounds}.{name}", f"{source} %a")
+            convert, also = _call("i64", f"llvm.fptosi.sat.i64.{name}", f"{source} %w")
+            found[function + last] = (
+                "i64", (source,), f"  %w = {whole}\n  %r = {convert}\n  ret i64 %r", (declared, also)
+            )  # fmt: skip
     found["double2float_rn"] = "float", ("double",), "  %r = fptrunc double %a to float\n  ret float %r", ()
     return found
 
@@ -233,6 +256,29 @@ def _pairs() -> dict[str, Body]:
         found[f"modf{suffix}"] = kind, (kind, "ptr"), body, (declared, also, again)
         sine, of_sine = _call(kind, f"__nv_sin{suffix}", f"{kind} %a")
         cosine, of_cosine = _call(kind, f"__nv_cos{suffix}", f"{kind} %a")
+        found[f"frexp{suffix}"] = _split(kind)
         body = f"  %s = {sine}\n  store {kind} %s, ptr %b\n  %o = {cosine}\n  store {kind} %o, ptr %c\n  ret void"
         found[f"sincos{suffix}"] = "void", (kind, "ptr", "ptr"), body, (of_sine, of_cosine)
     return found
+
+
+def _split(kind: str) -> Body:
+    """`frexp`: a number as a fraction from 1/2 on, and a power of two; zeros, infinities and NaNs stay as they are."""
+    if kind == "double":
+        bits, mantissa, bias, field, shift, scale = "i64", 52, 1022, 2047, 54, "0x4350000000000000"
+    else:
+        bits, mantissa, bias, field, shift, scale = "i32", 23, 126, 255, 26, "0x4190000000000000"
+    absolute, declared = _call(kind, f"llvm.fabs.{FLOATS[kind][1]}", f"{kind} %a")
+    body = (
+        f"  %m = {absolute}\n  %u = bitcast {kind} %m to {bits}\n  %t = icmp ult {bits} %u, {1 << mantissa}\n"
+        f"  %x = fmul {kind} %a, {scale}\n  %y = select i1 %t, {kind} %x, {kind} %a\n"
+        f"  %v = bitcast {kind} %y to {bits}\n  %h = lshr {bits} %v, {mantissa}\n  %e = and {bits} %h, {field}\n"
+        f"  %o = select i1 %t, {bits} {bias + shift}, {bits} {bias}\n  %p = sub {bits} %e, %o\n"
+        f"  %z = fcmp oeq {kind} %a, 0.0\n  %l = icmp uge {bits} %u, {field << mantissa}\n  %s = or i1 %z, %l\n"
+        f"  %q = select i1 %s, {bits} 0, {bits} %p\n"
+        + ("  %n = trunc i64 %q to i32\n  store i32 %n, ptr %b\n" if bits == "i64" else "  store i32 %q, ptr %b\n")
+        + f"  %c = and {bits} %v, {~(field << mantissa) & ((1 << int(bits[1:])) - 1)}\n"
+        f"  %d = or {bits} %c, {bias << mantissa}\n  %f = bitcast {bits} %d to {kind}\n"
+        f"  %r = select i1 %s, {kind} %a, {kind} %f\n  ret {kind} %r"
+    )
+    return kind, (kind, "ptr"), body, (declared,)

@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import os
 import tempfile
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
@@ -80,9 +81,19 @@ def _kept(folder: Path, key: str, make: object) -> bytes:
     return made
 
 
-@functools.cache
+_engines: dict[Path, object] = {}
+_making = threading.RLock()
+
+
 def runtime(folder: Path) -> object:
-    """An engine with the runtime's functions."""
+    """An engine with the runtime's functions: one for all threads, since its end takes their code away."""
+    with _making:
+        if folder not in _engines:
+            _engines[folder] = _runtime(folder)
+        return _engines[folder]
+
+
+def _runtime(folder: Path) -> object:
     llvm = binding()
     engine = llvm.create_mcjit_compiler(
         llvm.parse_assembly(""), llvm.Target.from_default_triple().create_target_machine()

@@ -134,6 +134,8 @@ def _from_integer(e: Emitter, i: Instruction, value: Value, to: str, is_signed: 
         return e.convert(opcode, value, "double")
     if to in ("f16", "bf16") or direction:
         if value.bits == 64:
+            if to == "f16" and not direction:  # what a double rounds is infinite as a half
+                return e.convert(opcode, value, "double")
             if direction or to != "f32":
                 raise KeyError(i.text)
             return e.convert(opcode, value, "float")

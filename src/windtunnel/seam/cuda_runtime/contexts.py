@@ -32,10 +32,10 @@ class ContextCalls:
 
     @property
     def current(self) -> int:
-        """The device of the current context, -1 where there is none; a runtime of the process has made one current."""
-        if self.stack:
-            return self.stack[-1]
-        return self.process.device() if self.retained else -1
+        """The device of the current context, -1 where there is none: a thread that never asked has the runtime's."""
+        if not hasattr(self._threads, "stack"):
+            return self.process.device() if self.retained else -1
+        return self.stack[-1] if self.stack else -1
 
     def handle(self, device: int) -> int:
         """The context of a device."""

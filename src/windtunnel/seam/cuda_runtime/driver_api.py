@@ -227,8 +227,9 @@ class DriverApi:
         kernel, gpu = found.kernel, self._gpu()
         major, minor = gpu.compute_capability
         dynamic = self.runtime.opted.get(handle, gpu.shared_memory_per_block_bytes - kernel.shared_bytes)
+        constant = sum(one.size for one in found.binary.module.variables.values() if one.constant)
         facts = (
-            kernel.max_threads, kernel.shared_bytes, 0, kernel.local_bytes, registers_of(kernel), 10 * major + minor,
+            kernel.max_threads, kernel.shared_bytes, constant, kernel.local_bytes, registers_of(kernel), 10 * major + minor,
             10 * major + minor, 0, dynamic, -1, 0, 0, 0, 0, 0, 0,
         )  # fmt: skip
         if not 0 <= attribute < len(facts):
@@ -267,11 +268,13 @@ class DriverApi:
     def _of_memory(self) -> dict[str, Row]:
         memory = self.runtime.memory
 
+        real = self.process.real
+
         def copy(kind: int) -> Callable[..., int]:
-            return lambda to, of, size: memory.memcpy(to, of, size, kind)
+            return lambda to, of, size: memory.memcpy(real(to), real(of), size, kind)
 
         def copy_async(kind: int) -> Callable[..., int]:
-            return lambda to, of, size, stream: memory.memcpy_async(to, of, size, kind, stream)
+            return lambda to, of, size, stream: memory.memcpy_async(real(to), real(of), size, kind, stream)
 
         kinds = (("HtoD", TO_DEVICE), ("DtoH", TO_HOST), ("DtoD", BETWEEN))
         sets = (("D8", 1), ("D16", 2), ("D32", 4))
@@ -309,6 +312,7 @@ class DriverApi:
         memory = self.runtime.memory
 
         def fill(address: int, value: int, count: int, stream: int = 0) -> int:
+            address = self.process.real(address)
             pattern = (value % (1 << 8 * size)).to_bytes(size, "little")
             error = memory.memset_async(address, pattern[0], size * count, stream)
             if not error and len(set(pattern)) > 1:
@@ -323,18 +327,19 @@ class DriverApi:
 
     def address_range(self, base: int, size: int, address: int) -> int:
         """The allocation that an address is in."""
-        found = self.process.addresses.allocation(address)
+        real = self.process.real(address)
+        found = self.process.addresses.allocation(real)
         if found is None:
             return 500
         if base:
-            put(base, found.start)
+            put(base, found.start + address - real)
         if size:
             put(size, found.size)
         return errors.SUCCESS
 
     def pointer(self, out: int, attribute: int, address: int) -> int:
         """What is known of a pointer: context, kind of memory, addresses, whether it is managed, device, range."""
-        found = self.process.addresses.allocation(address)
+        found = self.process.addresses.allocation(self.process.real(address))
         pinned = found is None and self.runtime.memory.is_pinned(address)
         if found is None and not pinned:
             return errors.INVALID_VALUE

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from windtunnel.compiler import clang, nvvm
+from windtunnel.compiler.kernels import compile_text
 from windtunnel.seam import foreign_kernels
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.extensions.driver_library import Library
@@ -19,7 +20,7 @@ LAYOUT = (
     "e-p:64:64:64-i1:8:8-i8:8:8-i16:16:16-i32:32:32-i64:64:64-i128:128:128-f32:32:32-f64:64:64-v16:16:16-v32:32:32-"
     "v64:64:64-v128:128:128-n16:32:64"
 )
-CAPABILITIES = ((7, 0), (7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 0))
+CAPABILITIES = ((5, 0), (5, 2), (5, 3), (6, 0), (6, 1), (6, 2), (7, 0), (7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 0))
 """What LLVM compiles for; Numba takes the nearest below the GPU's."""
 IR_VERSION = (2, 0, 3, 1)
 ARCHITECTURE = re.compile(r"(\d+)(\d)[a-z]?$")
@@ -48,10 +49,23 @@ def _compiled(module: ModuleType) -> Callable[..., bytes]:
         found = ARCHITECTURE.search(str(options.get("arch", "compute_70")))
         capability = (int(found[1]), int(found[2])) if found else (7, 0)
         replaced = [module.llvm_replace(text) for text in texts]
-        fused = bool(options.get("fma", True))
-        return nvvm.to_ptx(replaced, capability, fused, 3 if options.get("opt", 3) else 0).encode()
+        if options.get("fastmath"):
+            options = {"ftz": True, "fma": True, **options}
+        return nvvm.to_ptx(
+            replaced, capability, fused=bool(options.get("fma", True)), flushed=bool(options.get("ftz")),
+            level=3 if options.get("opt", 3) else 0,
+        ).encode()  # fmt: skip
 
     return compile_ir
+
+
+def _from_source(src: str | bytes, name: str, cc: tuple[int, int]) -> tuple[str, str]:
+    """`nvrtc.compile`: PTX of CUDA C++ that a kernel is linked with, and what the compiler said.
+
+    Raises:
+        CompileError: clang does not take it.
+    """
+    return compile_text(src.decode() if isinstance(src, bytes) else src, cc), ""
 
 
 def _with_lines(jit: Callable[..., object]) -> Callable[..., object]:
@@ -70,7 +84,7 @@ def _numba(module: ModuleType) -> list[Patch]:
     if "simulator" in str(getattr(module.jit, "__module__", "")) or not clang.available():
         return foreign_kernels.numba(module)
     name = f"{module.__name__}.cudadrv"
-    driver, compiler = (importlib.import_module(f"{name}.{part}") for part in ("driver", "nvvm"))
+    driver, compiler, source = (importlib.import_module(f"{name}.{part}") for part in ("driver", "nvvm", "nvrtc"))
     jit = _with_lines(module.jit)
     return [
         Patch(driver.driver, "lib", Library()),
@@ -78,6 +92,7 @@ def _numba(module: ModuleType) -> list[Patch]:
         Patch(driver.driver, "initialization_error", None),
         Patch(compiler, "NVVM", Nvvm),
         Patch(compiler, "is_available", lambda: True),
+        Patch(source, "compile", _from_source),
         Patch(compiler, "compile_ir", _compiled(compiler)),
         Patch(module, "jit", jit),
     ]

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 
 import torch
 
 from windtunnel.machine.clock import HostThread
+from windtunnel.machine.memory.blocks import Block
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.cuda_runtime import errors
 from windtunnel.seam.cuda_runtime.driver import Driver
 from windtunnel.seam.cuda_runtime.limits import Shape
+from windtunnel.seam.cuda_runtime.memory import Pages
 from windtunnel.seam.cuda_runtime.modules import Function, Modules
-from windtunnel.seam.torch.extensions.launches import Launcher
+from windtunnel.seam.torch.extensions.launches import Launcher, words
 from windtunnel.seam.torch.extensions.tensors import TensorAddresses
 from windtunnel.seam.torch.plans.messages import cuda_error
 from windtunnel.seam.torch.state.state import State, stream_by_id
 from windtunnel.seam.torch.state.stream_ids import handle
-from windtunnel.seam.torch.tags import device_of
+from windtunnel.seam.torch.tags import Storage, Tag, device_of
 
+CPU_DEVICE = torch.device("cpu")
 PER_THREAD = 2
 """cudaStreamPerThread; 1 is cudaStreamLegacy."""
 
@@ -33,6 +37,7 @@ class TorchProcess:
         self.driver = Driver(self, modules)
         self.launcher = Launcher(state, self.addresses)
         state.notes.at_end.append(self.driver.tell)
+        state.memory_at = self.memory_at
         self.driver.calls.update(
             tensor_device=self.tensor_device,
             torch_error=self.torch_error,
@@ -53,6 +58,10 @@ class TorchProcess:
             raise
 
     # ------------------------------------------------------------------ what the driver needs
+
+    def real(self, address: int) -> int:
+        """Where an address of a tensor's lies here."""
+        return self.addresses.real(address)
 
     def begin(self) -> None:
         """CUDA is used."""
@@ -106,7 +115,23 @@ class TorchProcess:
 
     def launch(self, function: Function, shape: Shape, arguments: bytes, stream: Stream) -> None:
         """Compute a kernel, and put it on a stream."""
-        self.launcher.launch(function, shape, arguments, stream)
+        given = bytearray(arguments)
+        for offset, address in words(function.kernel, arguments):
+            real = self.addresses.real(address)
+            if real != address:
+                struct.pack_into("<Q", given, offset, real)
+        self.launcher.launch(function, shape, bytes(given), stream)
+
+    def memory_at(self, address: int) -> tuple[Storage, int] | None:
+        """A storage over memory that host code took from the driver, and where it begins; its owner keeps it."""
+        found = self.addresses.allocation(address)
+        if found is None or not isinstance(found.owner, Pages):
+            return None
+        with torch._C._DisableTorchDispatch():
+            storage: Storage = torch._C._construct_storage_from_data_pointer(found.start, CPU_DEVICE, found.size)
+        tag = storage._wt = Tag(found.device, found.size)
+        tag.block = Block(found.start, found.size, None, None)  # type: ignore[arg-type]  # it is no allocator's
+        return storage, found.start
 
     def copied(self, source: int, destination: int, size: int, stream: Stream) -> None:
         """Tell the order of accesses of a transfer."""

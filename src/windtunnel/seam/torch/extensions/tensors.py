@@ -33,7 +33,8 @@ class TensorAddresses(AddressMap):
         self._blocks: dict[int, int] = {}  # where a block's memory begins here, by the block's identity
         self._held: dict[int, int] = {}  # and the other way: which block the memory that begins there has now
         self._storages: dict[int, weakref.ref[Storage]] = {}
-        self._dead: deque[int] = deque()
+        self._dead: deque[tuple[int, int]] = deque()
+        self._shown = AddressMap()  # what Python is told of tensors' places, each with where it is here
         self._joined = False
 
     def join(self) -> None:
@@ -97,6 +98,13 @@ class TensorAddresses(AddressMap):
         base = int(POINTER(storage)) or (SYNTHETIC + block.address if isinstance(block, Block) else 0)
         return base + int(tensor.storage_offset()) * tensor.element_size()
 
+    def real(self, address: int) -> int:
+        """Where an address lies here that `data_ptr()` gave; any other as it is."""
+        if address < PAGE_BYTES or self.allocation(address) is not None:
+            return address
+        found = self._shown.allocation(address)
+        return address if found is None else int(str(found.owner)) + address - found.start
+
     def _adopt(self, tensor: torch.Tensor) -> None:
         try:
             storage = storage_of(tensor)
@@ -115,18 +123,21 @@ class TensorAddresses(AddressMap):
         self._blocks[id(block)], self._held[start] = start, id(block)
         self.add(Allocation(start, tag.size, "", device=index, owner=weakref.ref(tag)))
         self._storages[start] = weakref.ref(storage)
+        if block.address != start:
+            self._shown.add(Allocation(block.address, tag.size, device=index, owner=start))
 
     def _died(self, device: Device, block: Block) -> None:
-        self._dead.append(id(block))
+        self._dead.append((id(block), block.address))
 
     def _drain(self) -> None:
         while self._dead:
-            block = self._dead.popleft()
+            block, shown = self._dead.popleft()
             start = self._blocks.pop(block, -1)
             if self._held.get(start) == block:  # a storage that was placed anew has another one
                 del self._held[start]
                 self._storages.pop(start, None)
                 self.remove(start)
+                self._shown.remove(shown)
 
 
 def tag_in(allocation: Allocation) -> Tag | None:

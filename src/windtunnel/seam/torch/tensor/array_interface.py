@@ -1,7 +1,7 @@
 """`__cuda_array_interface__` both ways: what a tensor lends is found again by its address when it comes back.
 
-Memory on an emulated GPU exists for this process's PyTorch alone, so an array of another library on a device can only
-hold what a tensor lent it. Every other address is what the driver does not know
+An array of another library on a device holds what a tensor lent it, or what the emulated driver gave that library
+(`extensions/`). Every other address is what the driver does not know
 (https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html; torch/csrc/utils/tensor_numpy.cpp).
 """
 
@@ -22,7 +22,7 @@ UNKNOWN = "The specified pointer resides on host memory and is not registered wi
 _lent: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary()
 
 
-def patches(_: State) -> list[Patch]:
+def patches(state: State) -> list[Patch]:
     """The property of `torch.Tensor`, which also remembers whose memory it showed."""
     stock = torch.Tensor.__dict__["__cuda_array_interface__"]
 
@@ -43,7 +43,7 @@ class Shown(Protocol):
         """Where it is, and its type and shape."""
 
 
-def tensor_of(array: Shown) -> torch.Tensor:
+def tensor_of(state: State, array: Shown) -> torch.Tensor:
     """The tensor over the memory that an object with `__cuda_array_interface__` shows.
 
     Raises:
@@ -66,4 +66,10 @@ def tensor_of(array: Shown) -> torch.Tensor:
         if begin <= pointer < begin + max(1, storage.nbytes()):
             empty = torch.empty(0, dtype=dtype, device=storage.device)
             return empty.set_(storage, (pointer - begin) // kind.itemsize, shape, steps)
-    raise RuntimeError(UNKNOWN)
+    outside = state.memory_at(pointer)
+    if outside is None:
+        raise RuntimeError(UNKNOWN)
+    storage, begin = outside
+    storage._wt_lender = array  # type: ignore[attr-defined]  # whose end is the memory's
+    empty = torch.empty(0, dtype=dtype, device=storage.device)
+    return empty.set_(storage, (pointer - begin) // kind.itemsize, shape, steps)

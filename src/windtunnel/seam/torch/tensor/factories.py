@@ -208,7 +208,7 @@ def _from_data(state: State, stock: Callable[..., torch.Tensor]) -> Callable[...
         device = kwargs.get("device")
         data = args[0] if args else kwargs.get("data")
         if args and hasattr(type(data), "__cuda_array_interface__") and not isinstance(data, torch.Tensor):
-            data = tensor_of(data)  # type: ignore[arg-type]  # it shows its memory, as was asked
+            data = tensor_of(state, data)  # type: ignore[arg-type]  # it shows its memory, as was asked
             args = (data, *args[1:])
         if device is not None and torch.device(device).type not in ("cpu", "cuda"):
             return marked(*args, **kwargs)
