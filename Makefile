@@ -141,7 +141,7 @@ environment-compile:
 	@PYTHON="$(PYTHON)" tools/environment .venv-$(OF)compile torch,report,compile,dev
 
 environment-cuda:
-	@PYTHON="$(PYTHON)" tools/environment .venv-$(OF)cuda torch,report,cuda,dev
+	@PYTHON="$(PYTHON)" tools/environment .venv-$(OF)cuda torch,report,cuda,cuda-libraries,dev
 
 environment-xla:
 	@PYTHON="$(PYTHON)" tools/environment .venv-$(OF)xla jax,xla,dev

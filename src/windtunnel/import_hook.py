@@ -13,13 +13,19 @@ With a name that tells each from a file of the program's own which only happens 
 
 
 class ImportHook:
-    """A finder that calls a function right after a module has been imported, and finds nothing itself."""
+    """A finder that calls functions right before or after a module is imported, and finds nothing itself."""
 
-    def __init__(self, callbacks: Mapping[str, Callable[[], None]]) -> None:
+    def __init__(self, callbacks: Mapping[str, Callable[[], None]], before: dict[str, Callable[[], None]]) -> None:
         self.callbacks = callbacks
+        self.before = before
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
         """The spec that the finders behind it give, its loader armed with the callback."""
+        before = self.before.pop(name, None)
+        if before is not None:
+            before()  # which may put finders in front of this one
+            asked = (finder.find_spec(name, path, target) for finder in list(sys.meta_path))
+            return next((spec for spec in asked if spec is not None), None)
         callback = self.callbacks.get(name)
         if callback is None or self not in sys.meta_path:  # taken out meanwhile
             return None
@@ -45,13 +51,15 @@ def _after_exec(loader, callback: Callable[[], None]) -> None:  # type: ignore[n
     loader.exec_module = exec_module
 
 
-def hook(callbacks: Mapping[str, Callable[[], None]]) -> ImportHook:
+def hook(
+    callbacks: Mapping[str, Callable[[], None]], before: Mapping[str, Callable[[], None]] | None = None
+) -> ImportHook:
     """Call `callbacks[name]` when the import of `name` has finished; at once for what is imported already.
 
-    Where one of those fails, nothing is left in place.
+    `before[name]` is called when it begins. Where one of those fails, nothing is left in place.
     """
     waiting = {name: callback for name, callback in callbacks.items() if name not in sys.modules}
-    finder = ImportHook(waiting)
+    finder = ImportHook(waiting, dict(before or {}))
     sys.meta_path.insert(0, finder)
     try:
         for name in callbacks.keys() - waiting.keys():

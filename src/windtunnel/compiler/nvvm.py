@@ -17,6 +17,14 @@ from windtunnel.errors import MissingPackageError
 TRIPLE = "nvptx64-nvidia-cuda"
 NO_TABLES = "-min-jump-table-entries=1000000"
 """Every `switch` becomes branches: the executor has no `brx.idx`."""
+RENAMED = {
+    "llvm.nvvm.vote.sync": "__nv_vote_sync", "llvm.nvvm.shfl.sync.i32": "__nv_shfl_sync",
+    "llvm.nvvm.match.all.sync.i32": "llvm.nvvm.match.all.sync.i32p",
+    "llvm.nvvm.match.all.sync.i64": "llvm.nvvm.match.all.sync.i64p",
+}  # fmt: skip
+"""Functions of the warp as NVVM IR has them (NVVM IR Specification), and the names here."""
+OF_WARP = re.compile(r'(call \w+ asm [^\n]*"activemask[^\n]*\))')
+"""Assembly whose result is another one in another branch."""
 FLUSHED = '"denormal-fp-math-f32"="preserve-sign,preserve-sign"'
 DEFINITION = re.compile(r"^(define [^\n]*?)((?: !dbg !\d+)? \{)$", re.MULTILINE)
 DECLARED = re.compile(r'^declare [^@]*@"?(__nv_\w+)"?\(', re.MULTILINE)
@@ -42,6 +50,7 @@ def to_ptx(
     _targets()
     llvm.set_option("windtunnel", f"-nvptx-fma-level={2 if fused else 0}")
     whole = None
+    modules = [_renamed(text) for text in modules]
     library = "\n".join(_library(modules))
     if flushed:
         library = library.replace(".approx.f(", ".approx.ftz.f(")
@@ -70,6 +79,13 @@ def _targets() -> None:
     llvm.set_option("windtunnel", NO_TABLES)
 
 
+def _renamed(text: str) -> str:
+    """IR in which functions that only NVVM has are LLVM's, or are called like those of libdevice."""
+    for before, after in RENAMED.items():
+        text = re.sub(rf'@"?{re.escape(before)}"?\(', f"@{after}(", text)
+    return OF_WARP.sub(r"\1 convergent", text)
+
+
 def _library(modules: Sequence[str]) -> Iterator[str]:
     """Definitions of what the modules declare of libdevice, as far as they are a few instructions."""
     yield f'target triple = "{TRIPLE}"'
@@ -77,7 +93,7 @@ def _library(modules: Sequence[str]) -> Iterator[str]:
     helpers: set[str] = set()
     for name in sorted(wanted & _bodies().keys()):
         result, parameters, body, uses = _bodies()[name]
-        given = ", ".join(f"{kind} %{letter}" for letter, kind in zip("abc", parameters, strict=False))
+        given = ", ".join(f"{kind} %{letter}" for letter, kind in zip("abcde", parameters, strict=False))
         yield f"define linkonce_odr {result} @__nv_{name}({given}) alwaysinline {{\n{body}\n}}"
         helpers.update(uses)
     yield from sorted(helpers)
@@ -89,7 +105,7 @@ Body = tuple[str, tuple[str, ...], str, tuple[str, ...]]
 @functools.cache
 def _bodies() -> dict[str, Body]:
     """The functions that are written out: type of the result, those of the parameters, instructions, declarations."""
-    return {**_integers(), **_classes(), **_conversions(), **_rounded(), **_fast(), **_pairs()}
+    return {**_integers(), **_classes(), **_conversions(), **_rounded(), **_fast(), **_pairs(), **_of_warps()}
 
 
 def _call(result: str, function: str, *given: str) -> tuple[str, str]:
@@ -99,7 +115,7 @@ def _call(result: str, function: str, *given: str) -> tuple[str, str]:
 
 
 def _one(result: str, parameters: tuple[str, ...], function: str, *more: str) -> Body:
-    given = [f"{kind} %{letter}" for letter, kind in zip("abc", parameters, strict=False)]
+    given = [f"{kind} %{letter}" for letter, kind in zip("abcde", parameters, strict=False)]
     call, declared = _call(result, function, *given, *more)
     return result, parameters, f"  %r = {call}\n  ret {result} %r", (declared,)
 
@@ -282,3 +298,30 @@ def _split(kind: str) -> Body:
         f"  %r = select i1 %s, {kind} %a, {kind} %f\n  ret {kind} %r"
     )
     return kind, (kind, "ptr"), body, (declared,)
+
+
+def _of_warps() -> dict[str, Body]:
+    """Votes and shuffles, whose kind is an argument that is a constant."""
+    votes = [_call("i1", f"llvm.nvvm.vote.{name}.sync", "i32 %a", "i1 %c") for name in ("all", "any", "uni")]
+    ballot = _call("i32", "llvm.nvvm.vote.ballot.sync", "i32 %a", "i1 %c")
+    given = ("i32 %a", "i32 %c", "i32 %d", "i32 %e")
+    kinds = ("idx", "up", "down", "bfly")
+    shuffles = [_call("{i32, i1}", f"llvm.nvvm.shfl.sync.{kind}.i32p", *given) for kind in kinds]
+    of_votes = [
+        *(f"  %v{at} = {call}\n  %r{at} = insertvalue {{i32, i1}} {{i32 0, i1 0}}, i1 %v{at}, 1"
+          for at, (call, _) in enumerate(votes)),
+        f"  %v3 = {ballot[0]}\n  %r3 = insertvalue {{i32, i1}} {{i32 0, i1 0}}, i32 %v3, 0",
+    ]  # fmt: skip
+    return {
+        "vote_sync": ("{i32, i1}", ("i32", "i32", "i1"), _by_kind(of_votes),
+                      (*(declared for _, declared in votes), ballot[1])),
+        "shfl_sync": ("{i32, i1}", ("i32",) * 5, _by_kind([f"  %r{at} = {call}" for at, (call, _) in enumerate(shuffles)]),
+                      tuple(declared for _, declared in shuffles)),
+    }  # fmt: skip
+
+
+def _by_kind(bodies: Sequence[str]) -> str:
+    """The one of four bodies, each with a result %rN, that the second argument says."""
+    cases = " ".join(f"i32 {at}, label %k{at}" for at in range(3))
+    blocks = "\n".join(f"k{at}:\n{body}\n  ret {{i32, i1}} %r{at}" for at, body in enumerate(bodies))
+    return f"  switch i32 %b, label %k3 [ {cases} ]\n{blocks}"

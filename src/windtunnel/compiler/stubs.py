@@ -14,8 +14,12 @@ from windtunnel.version import __version__
 MOST_ARGUMENTS = 14
 LETTERS = "abcdefghijklmnop"[:MOST_ARGUMENTS]
 GIVEN = ", ".join(f"long {letter}" for letter in LETTERS)
+ENDED = 4
+"""CUDA_ERROR_DEINITIALIZED: what functions give once Python has ended."""
 HEAD = """typedef long (*function)({given});
 static function functions[{count}];
+static int ended;
+void windtunnel_end(void) {{ ended = 1; }}
 void windtunnel_functions(const function *given) {{
   for (int at = 0; at < {count}; ++at) functions[at] = given[at];
 }}
@@ -32,7 +36,7 @@ def library(name: str, functions: Sequence[str]) -> Path:
     """
     clang = required()
     text = HEAD.format(given=GIVEN, count=len(functions)) + "".join(
-        f"long {function}({GIVEN}) {{ return functions[{at}]({', '.join(LETTERS)}); }}\n"
+        f"long {function}({GIVEN}) {{ return ended ? {ENDED} : functions[{at}]({', '.join(LETTERS)}); }}\n"
         for at, function in enumerate(functions)
     )
     kept = cache_folder("stubs") / digest(text, clang.version, __version__)[:16] / name

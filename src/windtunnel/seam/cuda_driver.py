@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 LIBRARIES = ("libcuda.so", "libcuda.so.1")
 TWINS = {"libbitsandbytes_cuda": "libbitsandbytes_cpu.so"}
 """By how the names of libraries begin that need CUDA: the one in the same folder that does not."""
+LOADED: list[str] = []
+"""Where the library is that answers for the driver in C, once one is loaded (`seam/torch/extensions`)."""
 HANDLE = 0
 """What no library that was opened has for a handle."""
 FIRST_PCI_BUS = 0x1B
@@ -228,8 +230,11 @@ def patches(machine: Machine, cuda_version: tuple[int, int]) -> list[Patch]:
     find = library.__getitem__
 
     def opened(self: ctypes.CDLL, name: object, *args: object, **kwargs: object) -> None:
-        if isinstance(name, str) and os.path.basename(name) in LIBRARIES:
-            self._name, self._handle = name, HANDLE
+        is_driver = isinstance(name, str) and os.path.basename(name) in LIBRARIES
+        if is_driver and LOADED:
+            open_library(self, LOADED[-1], *args, **kwargs)
+        elif is_driver:
+            self._name, self._handle = str(name), HANDLE
         else:
             open_library(self, _for_the_cpu(name), *args, **kwargs)
 

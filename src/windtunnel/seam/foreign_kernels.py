@@ -62,5 +62,10 @@ def numba(module: ModuleType) -> list[Patch]:
     return _refusing(module, NUMBA, "Numba", "compiles CUDA kernels to machine code of a GPU")
 
 
-MODULES: dict[str, Callable[[ModuleType], list[Patch]]] = {"cupy": cupy, "numba.cuda": numba}
+def cuda_python(module: ModuleType) -> list[Patch]:
+    """cuda-python without a compiler: nothing is replaced, and its functions say that there is no driver."""
+    return []
+
+
+MODULES: dict[str, Callable[[ModuleType], list[Patch]]] = {"cupy": cupy, "numba.cuda": numba, "cuda.bindings": cuda_python}
 """What is replaced in them when the program imports them."""

@@ -25,7 +25,7 @@ AGENT = "TORCHELASTIC_RUN_ID"
 """What torchrun's agent sets for its ranks."""
 PR_SET_PDEATHSIG = 1
 """Of prctl(2): the signal that a process gets when its parent ends."""
-KERNELS = ("cupy", "numba.cuda")
+KERNELS = ("cupy", "numba.cuda", "cuda.bindings")
 """The keys of `seam.foreign_kernels.MODULES`, which is imported only beside one of these."""
 REFUSALS = tuple(f"windtunnel.errors.{name}" for name in ("UnsupportedError", "HostMemoryError", "MissingNameError"))
 
@@ -46,8 +46,8 @@ def begin() -> None:
         return
     _hide_our_frames()
     hook(
-        {name: partial(install, name) for name in FRAMEWORKS}
-        | {name: partial(compile_or_refuse, name) for name in KERNELS}
+        {name: partial(install, name) for name in FRAMEWORKS} | {name: partial(refuse, name) for name in KERNELS},
+        before=dict.fromkeys(KERNELS, import_torch),
     )
 
 
@@ -74,13 +74,14 @@ def _end_with_the_agent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def compile_or_refuse(library: str) -> None:
-    """Let a library that compiles CUDA run on PyTorch's emulation, or say that it cannot here.
-
-    A program that imports no framework itself gets PyTorch, where it is installed.
-    """
+def import_torch() -> None:
+    """A library that compiles CUDA is about to be imported: it runs on PyTorch's emulation, where PyTorch is there."""
     if "torch" not in sys.modules and find_spec("torch") is not None:
         importlib.import_module("torch")
+
+
+def refuse(library: str) -> None:
+    """Let such a library say that it cannot run where PyTorch is not there."""
     if "torch" not in sys.modules:
         from windtunnel.session import refuse_kernels
 

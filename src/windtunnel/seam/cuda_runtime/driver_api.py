@@ -1,7 +1,6 @@
 """CUDA's driver interface (`cu...`) over the emulated runtime: what Numba, CuPy and cuda-python call.
 
-A row of `table` is a function, the kinds of its arguments ("i" and "u": 32 bits, "q": a pointer, a handle or a size) and
-what answers it; names are those without a version, of which the newest is meant. Source: CUDA Driver API reference.
+Names are those without a version, of which the newest is meant. Source: CUDA Driver API reference.
 """
 
 from __future__ import annotations
@@ -9,12 +8,12 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable
-from typing import NamedTuple
 
 from windtunnel.seam import cuda_driver
 from windtunnel.seam.cuda_runtime import errors, limits
 from windtunnel.seam.cuda_runtime.contexts import ContextCalls
 from windtunnel.seam.cuda_runtime.driver import Driver, registers_of
+from windtunnel.seam.cuda_runtime.entries import Row
 from windtunnel.seam.cuda_runtime.images import ImageCalls
 from windtunnel.seam.cuda_runtime.memory import BETWEEN, DEVICE, HOST, TO_DEVICE, TO_HOST, put
 
@@ -33,20 +32,19 @@ BUFFER, SIZE = 1, 2
 """CU_LAUNCH_PARAM_BUFFER_POINTER and _SIZE."""
 COOPERATIVE = 2
 """CU_LAUNCH_ATTRIBUTE_COOPERATIVE; an attribute takes 72 bytes, its value begins after 8."""
+CREATE_DESCRIBED = "cuCtxCreate_v4"
+"""What takes cuCtxCreate's place from CUDA 13 on."""
 POOL = 0x5585_0000_0000
+POOL_FLAGS = 3
+"""The last of CUmemPool_attribute that are flags of 32 bits; the others are sizes."""
 SHARED_OPT_IN, CARVEOUT = 8, 9
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES and ..._PREFERRED_SHARED_MEMORY_CARVEOUT."""
 
 
-class Row(NamedTuple):
-    """A function: its arguments' kinds and what answers it."""
-
-    kinds: str
-    answer: Callable[..., int]
-
-
 class DriverApi:
     """The functions of one process's driver, over what its runtime has."""
+
+    unsupported, failed = NOT_SUPPORTED, 999
 
     def __init__(self, runtime: Driver, devices: cuda_driver.Driver) -> None:
         self.runtime = runtime
@@ -115,6 +113,7 @@ class DriverApi:
             "cuDevicePrimaryCtxSetFlags": Row("iu", self._succeed),
             "cuDevicePrimaryCtxGetState": Row("iqq", contexts.state),
             "cuCtxCreate": Row("qui", contexts.create),
+            CREATE_DESCRIBED: Row("qqui", lambda out, _, flags, device: contexts.create(out, flags, device)),
             "cuCtxDestroy": Row("q", contexts.destroy),
             "cuCtxPushCurrent": Row("q", contexts.push),
             "cuCtxPopCurrent": Row("q", contexts.pop),
@@ -294,6 +293,7 @@ class DriverApi:
             "cuDeviceGetDefaultMemPool": Row("qi", self._pool),
             "cuDeviceGetMemPool": Row("qi", self._pool),
             "cuMemPoolSetAttribute": Row("qiq", self._succeed),
+            "cuMemPoolGetAttribute": Row("qiq", self.pool_fact),
             "cuMemPoolTrimTo": Row("qq", self._succeed),
             "cuMemAllocHost": Row("qq", memory.malloc_host),
             "cuMemHostAlloc": Row("qqu", lambda out, size, _: memory.malloc_host(out, size)),
@@ -323,6 +323,11 @@ class DriverApi:
 
     def _pool(self, out: int, device: int) -> int:
         put(out, POOL + 16 * device)
+        return errors.SUCCESS
+
+    def pool_fact(self, pool: int, attribute: int, out: int) -> int:
+        """What a pool is set to, and what it holds: nothing, since memory goes back to the device at once."""
+        put(out, 0, 4 if attribute <= POOL_FLAGS else 8)
         return errors.SUCCESS
 
     def address_range(self, base: int, size: int, address: int) -> int:

@@ -9,12 +9,17 @@ import re
 from functools import cache
 
 
+ABI = re.compile(r"\[abi:[^\]]*\]")
+NUMBA = "cudapy::"
+"""What Numba puts before the module and name of a kernel."""
+
+
 @cache
 def demangled(name: str) -> str:
     """A kernel's name with its template arguments, without its parameters."""
     if not name.startswith("_Z"):
         return name
-    full = _demangle(name)
+    full = ABI.sub("", _demangle(name)).removeprefix(NUMBA)
     text = full.removeprefix("void ")
     depth = 0
     for at, letter in enumerate(text):

@@ -6,9 +6,10 @@ Numba computes types and arguments as ever; what is replaced is how it finds the
 from __future__ import annotations
 
 import importlib
+import os
 import re
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 from windtunnel.compiler import clang, nvvm
 from windtunnel.compiler.kernels import compile_text
@@ -69,12 +70,22 @@ def _from_source(src: str | bytes, name: str, cc: tuple[int, int]) -> tuple[str,
 
 
 def _with_lines(jit: Callable[..., object]) -> Callable[..., object]:
-    """`cuda.jit` with the lines of the program, which findings name."""
+    """`cuda.jit` with the lines of the program, which findings name; functions without a file have none."""
 
-    def decorated(*args: object, **kwargs: object) -> object:
-        if not kwargs.get("debug"):
-            kwargs.setdefault("lineinfo", True)
-        return jit(*args, **kwargs)
+    def lines(options: dict[str, object], function: FunctionType) -> dict[str, object]:
+        if options.get("debug") or "lineinfo" in options or not os.path.isfile(function.__code__.co_filename):
+            return options
+        return {**options, "lineinfo": True}
+
+    def decorated(*given: object, **options: object) -> object:
+        if given and isinstance(given[0], FunctionType):
+            return jit(*given, **lines(options, given[0]))
+
+        def decorator(function: object) -> object:
+            made = lines(options, function) if isinstance(function, FunctionType) else options
+            return jit(*given, **made)(function)  # type: ignore[operator]  # Numba's own decorator
+
+        return decorator
 
     return decorated
 

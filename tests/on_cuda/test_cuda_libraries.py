@@ -1,0 +1,168 @@
+"""Libraries that compile and launch kernels themselves, Numba and cuda-python: their programs, unmodified."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numba")
+pytest.importorskip("cuda.core")
+BUILT_IN = """import sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "NumbaCudaFinder"]
+"""
+"""Leaves `numba.cuda` to Numba itself where numba-cuda would take its place."""
+HEAD = """import math
+import warnings
+import numpy as np
+from numba import cuda, float32, vectorize
+warnings.simplefilter("ignore")
+"""
+ARRAYS = """
+@cuda.jit
+def axpy(a, x, y, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = a * x[i] + math.sin(y[i])
+
+@cuda.jit
+def totals(x, out):
+    shared = cuda.shared.array(128, float32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    shared[t] = x[i] if i < x.size else 0
+    cuda.syncthreads()
+    half = 64
+    while half:
+        if t < half:
+            shared[t] += shared[t + half]
+        cuda.syncthreads()
+        half //= 2
+    if t == 0:
+        cuda.atomic.add(out, 0, shared[0])
+
+x, y = np.arange(1000, dtype=np.float32), np.linspace(0, 9, 1000, dtype=np.float32)
+out = cuda.device_array(1000, np.float32)
+axpy[8, 128](2.0, cuda.to_device(x), cuda.to_device(y), out)
+np.testing.assert_allclose(out.copy_to_host(), 2 * x + np.sin(y), rtol=1e-6)
+total = np.zeros(1, np.float32)
+totals[8, 128](x, total)
+assert total[0] == x.sum()
+
+@vectorize(["float32(float32, float32)"], target="cuda")
+def add(a, b):
+    return a + b
+
+assert (add(x, y) == x + y).all()
+
+@cuda.jit
+def parts(x, whole, fraction, exponent, ones):
+    i = cuda.grid(1)
+    if i < x.size:
+        fraction[i], whole[i] = math.modf(x[i])
+        _, exponent[i] = math.frexp(x[i])
+        ones[i] = cuda.popc(np.uint32(i))
+
+v = np.array([3.75, -0.5, 1e-310, 0.0, -1024.0])
+found = [cuda.device_array(5, kind) for kind in (np.float64, np.float64, np.int32, np.int32)]
+parts[1, 32](v, *found)
+whole, fraction, exponent, ones = (one.copy_to_host() for one in found)
+assert [(a, b) for a, b in zip(fraction, whole)] == [math.modf(one) for one in v]
+assert list(exponent) == [math.frexp(one)[1] for one in v]
+assert list(ones) == [bin(i).count("1") for i in range(5)]
+print("done")
+"""
+TENSORS = """
+import torch
+
+@cuda.jit
+def double(x, y):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        y[i] = 2 * x[i]
+
+x = torch.arange(1000, dtype=torch.float32, device="cuda")
+y = torch.zeros_like(x)
+double[8, 128](cuda.as_cuda_array(x), y)
+assert torch.equal(y, 2 * x)
+back = torch.as_tensor(cuda.to_device(np.arange(4.0)), device="cuda")
+assert back.device.type == "cuda" and (back * 2).tolist() == [0, 2, 4, 6]
+print("done")
+"""
+FAULTS = """
+@cuda.jit
+def beyond(x, y):
+    i = cuda.grid(1)
+    y[i] = x[i + 1]  # beyond
+
+@cuda.jit
+def reverse(x, y):
+    shared = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    shared[t] = x[t]
+    y[t] = shared[63 - t]  # race
+
+x, y = cuda.to_device(np.arange(64, dtype=np.float32)), cuda.device_array(64, np.float32)
+beyond[1, 64](x, y)
+reverse[1, 64](x, y)
+print("done")
+"""
+CORE = """import torch
+from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
+
+SOURCE = r'''
+template <typename T>
+__global__ void add(const T *a, const T *b, T *c, size_t n) {
+  for (size_t i = threadIdx.x + blockIdx.x * blockDim.x; i < n; i += gridDim.x * blockDim.x) c[i] = a[i] + b[i];
+}
+'''
+device = Device()
+device.set_current()
+stream = device.create_stream()
+program = Program(SOURCE, code_type="c++", options=ProgramOptions(std="c++17", arch=f"sm_{device.arch}"))
+kernel = program.compile("cubin", name_expressions=("add<float>",)).get_kernel("add<float>")
+a, b = torch.rand(5000, device="cuda"), torch.rand(5000, device="cuda")
+c = torch.empty_like(a)
+device.sync()
+launch(stream, LaunchConfig(grid=20, block=256), kernel, a.data_ptr(), b.data_ptr(), c.data_ptr(), 5000)
+stream.sync()
+assert torch.equal(c, a + b)
+print("done")
+"""
+
+
+def run(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a program on an emulated H100."""
+    (folder / "program.py").write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "windtunnel", "run", "--gpus", "H100", *options, "program.py"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.parametrize("head", [HEAD, BUILT_IN + HEAD], ids=["numba-cuda", "numba"])
+def test_numba(tmp_path, head):
+    done = run(tmp_path, head + ARRAYS)
+    assert done.stdout == "done\n", done.stderr
+
+
+def test_numba_and_tensors(tmp_path):
+    done = run(tmp_path, HEAD + TENSORS)
+    assert done.stdout == "done\n", done.stderr
+
+
+def test_faults_in_numba(tmp_path):
+    text = HEAD + FAULTS
+    done = run(tmp_path, text, "--json")
+    found = {(one["code"], one["line"]) for one in json.loads(done.stdout)["findings"] if one["severity"] == "error"}
+    lines = text.splitlines()
+    wanted = {
+        (code, next(number for number, line in enumerate(lines, 1) if line.endswith(mark)))
+        for code, mark in (("cuda-out-of-bounds", "# beyond"), ("cuda-shared-race", "# race"))
+    }
+    assert found == wanted, done.stderr
+
+
+def test_cuda_core(tmp_path):
+    done = run(tmp_path, CORE)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
