@@ -62,7 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reports": {"trace", "checks"},
     "compiler": {"folders"},
     "ptx": {"compiler", "folders"},
-    "seam": CORE - {"checks", "reports"} | {"import_hook", "arrivals", "folders", "compiler", "ptx"},
+    "seam": CORE - {"checks", "reports"} | {"import_hook", "arrivals", "folders", "compiler", "ptx", "exits"},
     "single_kernel": {"compiler", "cost", "gpus", "ptx", "seam"},
     "analysis": {"foreign", "machine", "cost", "trace", "operators", "gpus", "networks"},
     "measure": {"foreign", "trace", "operators", "gpus", "analysis", "machine"},

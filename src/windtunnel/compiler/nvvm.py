@@ -125,8 +125,8 @@ def _integers() -> dict[str, Body]:
     for suffix, kind in INTEGERS:
         narrow = "" if kind == "i32" else f"\n  %n = trunc {kind} %r to i32"
         result = "%r" if kind == "i32" else "%n"
-        for name, function, more in (("popc", "ctpop", ()), ("clz", "ctlz", ("i1 false",))):
-            call, declared = _call(kind, f"llvm.{function}.{kind}", f"{kind} %a", *more)
+        for name, function, flags in (("popc", "ctpop", []), ("clz", "ctlz", ["i1 false"])):
+            call, declared = _call(kind, f"llvm.{function}.{kind}", f"{kind} %a", *flags)
             found[name + suffix] = "i32", (kind,), f"  %r = {call}{narrow}\n  ret i32 {result}", (declared,)
         found["brev" + suffix] = _one(kind, (kind,), f"llvm.bitreverse.{kind}")
         call, declared = _call(kind, f"llvm.cttz.{kind}", f"{kind} %a", "i1 false")
@@ -135,18 +135,16 @@ def _integers() -> dict[str, Body]:
             f"  %t = {call}\n  %s = add {kind} %t, 1\n  %z = icmp eq {kind} %a, 0\n"
             f"  %r = select i1 %z, {kind} 0, {kind} %s{narrow}\n  ret i32 {result}", (declared,),
         )  # fmt: skip
-        long = suffix
-        found[("abs" if not long else "llabs")] = _one(kind, (kind,), f"llvm.abs.{kind}", "i1 false")
+        found[suffix + "abs"] = _one(kind, (kind,), f"llvm.abs.{kind}", "i1 false")
         for name in ("min", "max"):
-            found[long + name] = _one(kind, (kind, kind), f"llvm.s{name}.{kind}")
-            found[f"u{long}{name}"] = _one(kind, (kind, kind), f"llvm.u{name}.{kind}")
+            found[suffix + name] = _one(kind, (kind, kind), f"llvm.s{name}.{kind}")
+            found[f"u{suffix}{name}"] = _one(kind, (kind, kind), f"llvm.u{name}.{kind}")
         wide, high = ("i64", "mulhi") if kind == "i32" else ("i128", "mul64hi")
-        bits = wide[1:] if kind == "i64" else "64"
         for name, extend in ((high, "sext"), (f"u{high}", "zext")):
             found[name] = (
                 kind, (kind, kind),
                 f"  %x = {extend} {kind} %a to {wide}\n  %y = {extend} {kind} %b to {wide}\n  %p = mul {wide} %x, %y\n"
-                f"  %h = lshr {wide} %p, {int(bits) // 2}\n  %r = trunc {wide} %h to {kind}\n  ret {kind} %r", (),
+                f"  %h = lshr {wide} %p, {kind[1:]}\n  %r = trunc {wide} %h to {kind}\n  ret {kind} %r", (),
             )  # fmt: skip
     for name, sign in (("sad", "s"), ("usad", "u")):
         more, of_more = _call("i32", f"llvm.{sign}max.i32", "i32 %a", "i32 %b")
@@ -171,11 +169,11 @@ def _classes() -> dict[str, Body]:
     for kind, (_, name, bits) in FLOATS.items():
         last = "f" if kind == "float" else "d"
         absolute, declared = _call(kind, f"llvm.fabs.{name}", f"{kind} %a")
-        infinite = "0x7FF0000000000000"
+        infinite, finite = "0x7FF0000000000000", "finitef" if kind == "float" else "isfinited"
         for function, test in (
             (f"isnan{last}", f"  %t = fcmp uno {kind} %a, %a"),
             (f"isinf{last}", f"  %m = {absolute}\n  %t = fcmp oeq {kind} %m, {infinite}"),
-            ("finitef" if kind == "float" else "isfinited", f"  %m = {absolute}\n  %t = fcmp olt {kind} %m, {infinite}"),
+            (finite, f"  %m = {absolute}\n  %t = fcmp olt {kind} %m, {infinite}"),
             (f"signbit{last}", f"  %i = bitcast {kind} %a to {bits}\n  %t = icmp slt {bits} %i, 0"),
         ):
             uses = (declared,) if "%m" in test else ()
@@ -312,12 +310,12 @@ def _of_warps() -> dict[str, Body]:
           for at, (call, _) in enumerate(votes)),
         f"  %v3 = {ballot[0]}\n  %r3 = insertvalue {{i32, i1}} {{i32 0, i1 0}}, i32 %v3, 0",
     ]  # fmt: skip
+    of_shuffles = [f"  %r{at} = {call}" for at, (call, _) in enumerate(shuffles)]
+    both, uses = "{i32, i1}", [tuple(declared for _, declared in calls) for calls in ((*votes, ballot), shuffles)]
     return {
-        "vote_sync": ("{i32, i1}", ("i32", "i32", "i1"), _by_kind(of_votes),
-                      (*(declared for _, declared in votes), ballot[1])),
-        "shfl_sync": ("{i32, i1}", ("i32",) * 5, _by_kind([f"  %r{at} = {call}" for at, (call, _) in enumerate(shuffles)]),
-                      tuple(declared for _, declared in shuffles)),
-    }  # fmt: skip
+        "vote_sync": (both, ("i32", "i32", "i1"), _by_kind(of_votes), uses[0]),
+        "shfl_sync": (both, ("i32",) * 5, _by_kind(of_shuffles), uses[1]),
+    }
 
 
 def _by_kind(bodies: Sequence[str]) -> str:

@@ -67,5 +67,9 @@ def cuda_python(module: ModuleType) -> list[Patch]:
     return []
 
 
-MODULES: dict[str, Callable[[ModuleType], list[Patch]]] = {"cupy": cupy, "numba.cuda": numba, "cuda.bindings": cuda_python}
+MODULES: dict[str, Callable[[ModuleType], list[Patch]]] = {
+    "cupy": cupy,
+    "numba.cuda": numba,
+    "cuda.bindings": cuda_python,
+}
 """What is replaced in them when the program imports them."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable
+from functools import partial
 
+from windtunnel.gpus import Gpu
 from windtunnel.seam import cuda_driver
 from windtunnel.seam.cuda_runtime import errors, limits
 from windtunnel.seam.cuda_runtime.contexts import ContextCalls
@@ -167,7 +169,7 @@ class DriverApi:
     def _of_kernels(self) -> dict[str, Row]:
         return {
             "cuLaunchKernel": Row("quuuuuuuqqq", self.launch),
-            "cuLaunchCooperativeKernel": Row("quuuuuuuqq", lambda *given: self.launch(*given, 0, 1)),
+            "cuLaunchCooperativeKernel": Row("quuuuuuuqq", partial(self.launch, cooperative=1)),
             "cuLaunchKernelEx": Row("qqqq", self.launch_by),
             "cuFuncGetAttribute": Row("qiq", self.fact),
             "cuKernelGetAttribute": Row("qiqi", lambda out, attribute, kernel, _: self.fact(out, attribute, kernel)),
@@ -216,7 +218,8 @@ class DriverApi:
         for at in range(attributes, attributes + 72 * count, 72):
             if _word(at, 4) == COOPERATIVE:
                 cooperative = _word(at + 8, 4)
-        return self.launch(kernel, *sizes[:6], sizes[6], stream, given, packed, cooperative)
+        gx, gy, gz, bx, by, bz, shared = sizes
+        return self.launch(kernel, gx, gy, gz, bx, by, bz, shared, stream, given, packed, cooperative)
 
     def fact(self, out: int, attribute: int, handle: int) -> int:
         """What is known of a kernel."""
@@ -228,8 +231,8 @@ class DriverApi:
         dynamic = self.runtime.opted.get(handle, gpu.shared_memory_per_block_bytes - kernel.shared_bytes)
         constant = sum(one.size for one in found.binary.module.variables.values() if one.constant)
         facts = (
-            kernel.max_threads, kernel.shared_bytes, constant, kernel.local_bytes, registers_of(kernel), 10 * major + minor,
-            10 * major + minor, 0, dynamic, -1, 0, 0, 0, 0, 0, 0,
+            kernel.max_threads, kernel.shared_bytes, constant, kernel.local_bytes, registers_of(kernel),
+            10 * major + minor, 10 * major + minor, 0, dynamic, -1, 0, 0, 0, 0, 0, 0,
         )  # fmt: skip
         if not 0 <= attribute < len(facts):
             return errors.INVALID_VALUE
@@ -259,7 +262,7 @@ class DriverApi:
         put(block, best, 4)
         return errors.SUCCESS
 
-    def _gpu(self) -> limits.Gpu:
+    def _gpu(self) -> Gpu:
         return self.process.machine.devices[self.process.device()].gpu
 
     # ------------------------------------------------------------------ memory

@@ -9,16 +9,17 @@ import sys
 import traceback
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from windtunnel import variables
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.cuda_runtime import errors
 
+if TYPE_CHECKING:
+    from ctypes import _CFunctionType
+
 KINDS = {"i": ctypes.c_int, "u": ctypes.c_uint, "q": ctypes.c_size_t}
 SUFFIX = re.compile(r"(_v\d+)?(_pts[zd])?$")
-Pointer = Any
-"""A function of C's as ctypes has it, whose types its caller sets."""
 
 
 class Row(NamedTuple):
@@ -46,16 +47,16 @@ class Entries:
 
     def __init__(self, api: Callable[[], Api | None]) -> None:
         self._api = api
-        self._made: dict[str, tuple[Pointer, Pointer]] = {}
+        self._made: dict[str, tuple[type[_CFunctionType], _CFunctionType]] = {}
 
-    def find(self, name: str) -> Pointer | None:
+    def find(self, name: str) -> _CFunctionType | None:
         """A function as ctypes loads it from a library, whatever its version; None for one that is not answered."""
         made = self._entry(SUFFIX.sub("", name))
         if made is None:
             return None
         prototype, kept = made
-        found = prototype(ctypes.cast(kept, ctypes.c_void_p).value)
-        found.__name__ = name
+        found = prototype(ctypes.cast(kept, ctypes.c_void_p).value or 0)
+        found.__name__ = name  # type: ignore[attr-defined]  # which ctypes gives those of libraries
         return found
 
     def address(self, name: str) -> int:
@@ -63,7 +64,7 @@ class Entries:
         made = self._entry(name)
         return 0 if made is None else int(ctypes.cast(made[1], ctypes.c_void_p).value or 0)
 
-    def _entry(self, name: str) -> tuple[Pointer, Pointer] | None:
+    def _entry(self, name: str) -> tuple[type[_CFunctionType], _CFunctionType] | None:
         if name not in self._made:
             api = self._api()
             if api is None or name not in api.table:

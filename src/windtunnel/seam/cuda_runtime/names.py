@@ -8,7 +8,6 @@ import linecache
 import re
 from functools import cache
 
-
 ABI = re.compile(r"\[abi:[^\]]*\]")
 NUMBA = "cudapy::"
 """What Numba puts before the module and name of a kernel."""

@@ -56,7 +56,7 @@ class Nvrtc:
             "nvrtcVersion": Row("qq", self.versions),
             "nvrtcGetNumSupportedArchs": Row("q", lambda out: self._put(out, len(ARCHITECTURES))),
             "nvrtcGetSupportedArchs": Row("q", self.architectures),
-            "nvrtcGetErrorString": Row("i", lambda code: ctypes.addressof(self._texts.get(code, self._texts[INTERNAL]))),
+            "nvrtcGetErrorString": Row("i", self.text),
             "nvrtcCreateProgram": Row("qqqiqq", self.create),
             "nvrtcDestroyProgram": Row("q", self.destroy),
             "nvrtcAddNameExpression": Row("qq", self.expression),
@@ -83,6 +83,10 @@ class Nvrtc:
     def _put(self, out: int, value: int) -> int:
         put(out, value, 4)
         return SUCCESS
+
+    def text(self, code: int) -> int:
+        """Where the name of a result lies."""
+        return ctypes.addressof(self._texts.get(code, self._texts[INTERNAL]))
 
     def architectures(self, out: int) -> int:
         """What it compiles for."""
@@ -131,7 +135,8 @@ class Nvrtc:
                 source.log = str(error).encode() + b"\0"
                 return COMPILATION
         source.ptx = made.encode() + b"\0"
-        kernels = {demangled(name).replace(" ", ""): name for name in ptx.load(made).kernels} if source.expressions else {}
+        names = ptx.load(made).kernels if source.expressions else ()
+        kernels = {demangled(name).replace(" ", ""): name for name in names}
         for expression in source.expressions:
             found = kernels.get(expression.lstrip("&").replace(" ", ""))
             if found is not None:

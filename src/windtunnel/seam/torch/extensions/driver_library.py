@@ -12,7 +12,7 @@ from windtunnel import exits
 from windtunnel.compiler import clang, stubs
 from windtunnel.seam import cuda_driver, foreign_kernels
 from windtunnel.seam.cuda_runtime.driver_api import CREATE_DESCRIBED, DriverApi
-from windtunnel.seam.cuda_runtime.entries import SUFFIX, Entries, Pointer, Row
+from windtunnel.seam.cuda_runtime.entries import SUFFIX, Entries, Row
 from windtunnel.seam.cuda_runtime.memory import put
 from windtunnel.seam.cuda_runtime.nvrtc import Nvrtc
 from windtunnel.seam.patching import Patch
@@ -58,7 +58,7 @@ class Library:
 
     _name = cuda_driver.LIBRARIES[1]
 
-    def __getattr__(self, name: str) -> Pointer:
+    def __getattr__(self, name: str) -> object:
         found = ENTRIES.find(name)
         if found is None:
             raise AttributeError(f"{self._name}: undefined symbol: {name}")
@@ -115,16 +115,16 @@ def _bindings(module: ModuleType) -> list[Patch]:
 
 
 def _runtime(module: ModuleType) -> list[Patch]:
-    """What cuda-python's runtime, which is linked with a part of NVIDIA's that knows its own driver, says of devices."""
+    """cuda-python's runtime, linked with a part of NVIDIA's that needs its own driver: its functions of devices."""
     api = driver()
     if api is None or not clang.available():
         return []
     runtime = api.runtime
 
     def asking(call: Callable[..., int], results: int) -> Callable[..., tuple[object, ...]]:
-        def ask(*given: object) -> tuple[object, ...]:
+        def ask(*given: int) -> tuple[object, ...]:
             found = [ctypes.c_int() for _ in range(results)]
-            code = call(*(ctypes.addressof(one) for one in found), *map(int, given))  # type: ignore[call-overload]
+            code = call(*(ctypes.addressof(one) for one in found), *map(int, given))
             error = module.cudaError_t(code)
             return (error, *(None if code else one.value for one in found))
 

@@ -21,7 +21,7 @@ LAYOUT = (
     "e-p:64:64:64-i1:8:8-i8:8:8-i16:16:16-i32:32:32-i64:64:64-i128:128:128-f32:32:32-f64:64:64-v16:16:16-v32:32:32-"
     "v64:64:64-v128:128:128-n16:32:64"
 )
-CAPABILITIES = ((5, 0), (5, 2), (5, 3), (6, 0), (6, 1), (6, 2), (7, 0), (7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 0))
+CAPABILITIES = tuple(divmod(both, 10) for both in (50, 52, 53, 60, 61, 62, 70, 75, 80, 86, 87, 89, 90, 100, 120))
 """What LLVM compiles for; Numba takes the nearest below the GPU's."""
 IR_VERSION = (2, 0, 3, 1)
 ARCHITECTURE = re.compile(r"(\d+)(\d)[a-z]?$")

@@ -37,7 +37,7 @@ class TorchProcess:
         self.driver = Driver(self, modules)
         self.launcher = Launcher(state, self.addresses)
         state.notes.at_end.append(self.driver.tell)
-        state.memory_at = self.memory_at
+        state.memory.outside = self.memory_at
         self.driver.calls.update(
             tensor_device=self.tensor_device,
             torch_error=self.torch_error,
@@ -128,7 +128,8 @@ class TorchProcess:
         if found is None or not isinstance(found.owner, Pages):
             return None
         with torch._C._DisableTorchDispatch():
-            storage: Storage = torch._C._construct_storage_from_data_pointer(found.start, CPU_DEVICE, found.size)
+            made = torch._C._construct_storage_from_data_pointer(found.start, CPU_DEVICE, found.size)
+        storage: Storage = made  # type: ignore[assignment]  # with a tag, as all have
         tag = storage._wt = Tag(found.device, found.size)
         tag.block = Block(found.start, found.size, None, None)  # type: ignore[arg-type]  # it is no allocator's
         return storage, found.start

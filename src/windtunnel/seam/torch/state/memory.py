@@ -23,7 +23,7 @@ from windtunnel.seam.torch.state.history import History
 from windtunnel.seam.torch.state.loaded import Loaded
 from windtunnel.seam.torch.state.notes import Notes
 from windtunnel.seam.torch.state.ranks import Ranks
-from windtunnel.seam.torch.tags import VERSION
+from windtunnel.seam.torch.tags import VERSION, Storage
 
 MAIN, BACKWARD, WORKER = 0, 1, 2
 """Whose cuBLAS handle it is: PyTorch gives each thread one, autograd's thread of a device among them, and a workspace
@@ -70,6 +70,7 @@ class Memory:
             host_allocator.may_query = core.may_be_unsafe
         if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
             self.enable_caching(False)
+        self.outside: Callable[[int], tuple[Storage, int] | None] = lambda address: None  # what CUDA's driver gave
 
     # ------------------------------------------------------------------ time
 

@@ -173,7 +173,6 @@ class State(Core):
         self.wrap_stream: Callable[[Stream], torch.cuda.Stream]
         self.external: dict[tuple[int, int], Stream] = {}
         self.pointers: dict[Stream, int] = {}
-        self.memory_at: Callable[[int], tuple[Storage, int] | None] = lambda address: None  # of CUDA's driver
         self.failure: Failure | None = None
         self.strikes: Any = None  # faults on purpose
         self.stuck_after_s = 60.0  # how long a rank may do nothing while others wait for it

@@ -66,7 +66,7 @@ def tensor_of(state: State, array: Shown) -> torch.Tensor:
         if begin <= pointer < begin + max(1, storage.nbytes()):
             empty = torch.empty(0, dtype=dtype, device=storage.device)
             return empty.set_(storage, (pointer - begin) // kind.itemsize, shape, steps)
-    outside = state.memory_at(pointer)
+    outside = state.memory.outside(pointer)
     if outside is None:
         raise RuntimeError(UNKNOWN)
     storage, begin = outside
