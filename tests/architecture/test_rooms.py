@@ -12,7 +12,8 @@ SEAM = "seam/torch/"
 BELOW_ALL = {"tags", "type_names", "requirements", "standins", "registry"}
 TO_STATE = {"plans", "scratch", "state"}
 TO_DISPATCH = TO_STATE | {"dispatch"}
-TO_KERNELS = TO_DISPATCH | {"kernels"}
+TO_REHEARSAL = TO_DISPATCH | {"rehearsal"}
+TO_KERNELS = TO_REHEARSAL | {"kernels"}
 ROOMS: dict[str, set[str]] = {
     "tags": set(),
     "type_names": set(),
@@ -25,11 +26,12 @@ ROOMS: dict[str, set[str]] = {
     "scratch": {"plans"},
     "state": {"plans", "scratch"},
     "dispatch": TO_STATE,
-    "kernels": TO_DISPATCH,
+    "rehearsal": TO_DISPATCH,
+    "kernels": TO_REHEARSAL,
     "triton": TO_DISPATCH,
-    "tensor": TO_DISPATCH,
+    "tensor": TO_REHEARSAL,
     "extensions": TO_DISPATCH,
-    "compiled": TO_DISPATCH,
+    "compiled": TO_REHEARSAL,
     "cuda": TO_KERNELS,
     "profiler": TO_KERNELS | {"cuda"},
     "distributed": TO_KERNELS | {"cuda"},

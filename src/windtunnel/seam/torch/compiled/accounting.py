@@ -18,10 +18,10 @@ from windtunnel.seam.torch.compiled.recipes import Recording
 from windtunnel.seam.torch.dispatch import fake
 from windtunnel.seam.torch.dispatch.mode import FAKE, PLAIN, Dispatch, get_mode
 from windtunnel.seam.torch.dispatch.moves import transfer
-from windtunnel.seam.torch.dispatch.nodata import to_meta
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Types
 from windtunnel.seam.torch.plans.convolutions import OPERANDS, laid_out
 from windtunnel.seam.torch.plans.plan import Plan, signature, tensors_in
+from windtunnel.seam.torch.rehearsal.nodata import to_meta
 from windtunnel.seam.torch.state.state import VIEW_NS
 from windtunnel.seam.torch.tags import (
     CPU,

@@ -20,11 +20,11 @@ from torch._ops import HigherOrderOperator
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.torch.compiled.answers import Answers, about, keyed, shape_of
 from windtunnel.seam.torch.compiled.higher_order import EVALUATE, WITHOUT_WRAPPING, Context
-from windtunnel.seam.torch.dispatch.assumptions import KEEP_SHAPES, refusal
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.plans.call import Arguments, OpOverload
 from windtunnel.seam.torch.plans.halves import FULL, HALVES
 from windtunnel.seam.torch.plans.plan import BUILT_IN, tensors_in
+from windtunnel.seam.torch.rehearsal.assumptions import KEEP_SHAPES, refusal
 from windtunnel.seam.torch.tags import device_of, is_physically_meta
 
 Tensor = torch.Tensor

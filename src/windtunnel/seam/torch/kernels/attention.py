@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.dispatch.shape_functions import SHAPES
 from windtunnel.seam.torch.kernels import attention_checks as checks
 from windtunnel.seam.torch.kernels import attention_choice as choice
 from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords, OpOverload, Result
 from windtunnel.seam.torch.plans.halves import HALVES
 from windtunnel.seam.torch.plans.plan import Plan, tensors_in
+from windtunnel.seam.torch.rehearsal.shape_functions import SHAPES
 from windtunnel.seam.torch.state.positions import MASK, MIXER
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import VERSION, device_of, disable_torch_function

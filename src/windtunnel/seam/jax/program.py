@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from windtunnel.seam.jax_types import Aval, ClosedJaxpr, Equation, Jaxpr, Variable
+from windtunnel.seam.jax.types import Aval, ClosedJaxpr, Equation, Jaxpr, Variable
 from windtunnel.seam.recorder import Work
 from windtunnel.trace.operation import Signature
 from windtunnel.trace.plain import Json

@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from windtunnel.errors import InstallError
-from windtunnel.seam import tensorflow_exchange
 from windtunnel.seam.buffer_slot import BufferSlot
 from windtunnel.seam.patching import Patch, Patches, undone
 from windtunnel.seam.recorder import Holding, Installed, OutOfMemory, Recorder, Session, Work
-from windtunnel.seam.tensorflow_devices import Devices
-from windtunnel.seam.tensorflow_names import gpu_index, to_cpu, to_gpu
-from windtunnel.seam.tensorflow_program import ON_HOST, Graph, has_kernel, read, shape_of, signature_of, size_of
-from windtunnel.seam.tensorflow_types import Context, DType, FuncGraph, Function, Tensor
+from windtunnel.seam.tensorflow import exchange
+from windtunnel.seam.tensorflow.devices import Devices
+from windtunnel.seam.tensorflow.names import gpu_index, to_cpu, to_gpu
+from windtunnel.seam.tensorflow.program import ON_HOST, Graph, has_kernel, read, shape_of, signature_of, size_of
+from windtunnel.seam.tensorflow.types import Context, DType, FuncGraph, Function, Tensor
 from windtunnel.trace.plain import Json
 
 _SHARING = frozenset(
@@ -128,7 +128,7 @@ class _Seam:
         tensor, base = ops.EagerTensor, ops._EagerTensorBase
         return [
             *self.devices.patches(self.context),
-            *tensorflow_exchange.patches(self.place),
+            *exchange.patches(self.place),
             Patch(device_lib, "list_local_devices", self.devices.local(device_lib.list_local_devices)),
             Patch(device_util, "current", _answered(device_util.current)),
             Patch(self.context, "get_device_name", _answered(self.context.get_device_name)),

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from types import ModuleType
 
 from windtunnel.errors import InstallError, UnsupportedError
-from windtunnel.seam import jax_exchange
 from windtunnel.seam.buffer_slot import BufferSlot
-from windtunnel.seam.jax_gpu_compiler import Compiled, CompileOptions, GpuCompiler, installed
-from windtunnel.seam.jax_program import Program, collectives_of, program_of
-from windtunnel.seam.jax_types import (
+from windtunnel.seam.jax import exchange
+from windtunnel.seam.jax.gpu_compiler import Compiled, CompileOptions, GpuCompiler, installed
+from windtunnel.seam.jax.program import Program, collectives_of, program_of
+from windtunnel.seam.jax.types import (
     Array,
     Aval,
     Call,
@@ -183,8 +183,8 @@ class _Seam:
             Patch(xla_client, "batched_block_until_ready", self._block_all(xla_client.batched_block_until_ready)),
             Patch(BufferSlot(array.ArrayImpl), "function", None),
         ]
-        exchange = jax_exchange.patches(lambda array: self.places(array)[0], self.index)
-        return [*calls, *self._device_names(), *exchange]
+        lent = exchange.patches(lambda array: self.places(array)[0], self.index)
+        return [*calls, *self._device_names(), *lent]
 
     def _device_names(self) -> list[Patch]:
         from jaxlib import _jax  # type: ignore[import-untyped, unused-ignore]

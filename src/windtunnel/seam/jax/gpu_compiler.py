@@ -12,9 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, Protocol
 
 from windtunnel.gpus import Gpu
-from windtunnel.seam.jax_hlo import program_of_module
-from windtunnel.seam.jax_program import Program, collectives_of
-from windtunnel.seam.jax_types import Module
+from windtunnel.seam.jax.hlo import program_of_module
+from windtunnel.seam.jax.program import Program, collectives_of
+from windtunnel.seam.jax.types import Module
 
 PLUGIN = "jax-cuda12-plugin"
 UNTUNED = [("xla_gpu_autotune_level", 0)]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from windtunnel.seam.recorder import Work
-from windtunnel.seam.tensorflow_types import FuncGraph, Operation, Tensor
+from windtunnel.seam.tensorflow.types import FuncGraph, Operation, Tensor
 from windtunnel.trace.operation import Signature
 from windtunnel.trace.plain import Json
 

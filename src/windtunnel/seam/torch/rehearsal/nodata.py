@@ -13,15 +13,15 @@ from weakref import ref
 import torch
 
 from windtunnel.errors import UnsupportedError
-from windtunnel.seam.torch.dispatch.assumptions import KEEP_SHAPES, Assumptions, refusal
 from windtunnel.seam.torch.dispatch.deviations import Deviations
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.dispatch.moves import fetch, local_scalar
-from windtunnel.seam.torch.dispatch.shape_functions import SHAPES
-from windtunnel.seam.torch.dispatch.shapes import Memory, memory_for
 from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords, OpOverload, Result
 from windtunnel.seam.torch.plans.convolutions import OPERANDS, laid_out
 from windtunnel.seam.torch.plans.plan import Plan, on_cpu, tensors_in
+from windtunnel.seam.torch.rehearsal.assumptions import KEEP_SHAPES, Assumptions, refusal
+from windtunnel.seam.torch.rehearsal.shape_functions import SHAPES
+from windtunnel.seam.torch.rehearsal.shapes import Memory, memory_for
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import (
     FLOATING,

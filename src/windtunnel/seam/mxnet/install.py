@@ -12,9 +12,9 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, MutableSequence, Sequence
-from typing import Protocol
 
-from windtunnel.seam.mxnet_program import COPIES, Shape, backward, has_kernel, signature_of, symbol_work
+from windtunnel.seam.mxnet.program import COPIES, Shape, backward, has_kernel, signature_of, symbol_work
+from windtunnel.seam.mxnet.types import CachedOp, Reference, References, Result, Symbol, Value
 from windtunnel.seam.patching import Patch, Patches, undone
 from windtunnel.seam.recorder import Holding, Installed, OutOfMemory, Recorder, Session, Work
 
@@ -28,57 +28,6 @@ _SIZES = {0: (4, "float32"), 1: (8, "float64"), 2: (2, "float16"), 3: (1, "uint8
           6: (8, "int64"), 7: (1, "bool"), 12: (2, "bfloat16")}  # fmt: skip
 _VIEWS = ("MXNDArrayReshape64", "MXNDArrayReshape", "MXNDArraySlice", "MXNDArraySlice64", "MXNDArrayAt",
           "MXNDArrayAt64", "MXNDArrayDetach", "MXNDArrayGetGrad", "MXShallowCopyNDArray")  # fmt: skip
-
-
-class Number(Protocol):
-    """A number of C's."""
-
-    value: int
-
-
-class Reference(Protocol):
-    """What `ctypes.byref` makes of one."""
-
-    _obj: Number
-
-
-class References(Protocol):
-    """What it makes of a list of handles."""
-
-    _obj: Sequence[object]
-
-
-class Value(Protocol):
-    """An argument or a result of the newer interface (`MXNetValue` of mxnet/_ffi)."""
-
-    v_str: bytes
-    v_handle: object
-
-
-class Result(Protocol):
-    """What `ctypes.byref` makes of one."""
-
-    _obj: Value
-
-
-class Symbol(Protocol):
-    """A network as a graph (`mxnet.symbol.Symbol`)."""
-
-    def get_internals(self) -> Symbol: ...
-
-    def infer_shape_partial(self, **shapes: Shape) -> tuple[object, list[Shape] | None, object]: ...
-
-    def list_inputs(self) -> list[str]: ...
-
-    def list_outputs(self) -> list[str]: ...
-
-    def tojson(self) -> str: ...
-
-
-class CachedOp(Protocol):
-    """A hybridized block's operator (`mxnet._ctypes.ndarray.CachedOp`)."""
-
-    handle: Number
 
 
 def install(session: Session) -> Installed:

@@ -8,8 +8,8 @@ from types import ModuleType
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.recorder import Recorder
-from windtunnel.seam.tensorflow_names import gpu_index, to_cpu, to_gpu
-from windtunnel.seam.tensorflow_types import Configuration, Context, PhysicalDevice
+from windtunnel.seam.tensorflow.names import gpu_index, to_cpu, to_gpu
+from windtunnel.seam.tensorflow.types import Configuration, Context, PhysicalDevice
 
 
 class Devices:
