@@ -421,7 +421,7 @@ def build_machine(
     cuda_version: tuple[int, int],
     trace: Trace,
     settings: Settings,
-    own: measured.Measured | None = None,
+    own: measured.MeasuredFile | None = None,
     host: hosts.Host | None = None,
     network: networks.Network | None = None,
 ) -> Machine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.ranks import words
 from windtunnel.trace.finding import Finding, Severity
 from windtunnel.trace.operation import Note, Site
@@ -28,6 +28,6 @@ class RankCheck(NoteCheck):
             for finding, line in zip(super().findings(trace), self.lines.values(), strict=True)
         ]
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """What happened, with the lines of all ranks."""
         return words.message(self.code, line.notes[0])

@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 
 from windtunnel.gpus import Gpu
 from windtunnel.seam.jax.hlo import program_of_module
-from windtunnel.seam.jax.program import Program, collectives_of
-from windtunnel.seam.jax.types import Module
+from windtunnel.seam.jax.program import JitProgram, collectives_of
+from windtunnel.seam.jax.types import HloModule
 
 PLUGIN = "jax-cuda12-plugin"
 UNTUNED = [("xla_gpu_autotune_level", 0)]
@@ -36,14 +36,14 @@ class GpuExecutable(Protocol):
 
     def get_compiled_memory_stats(self) -> MemoryStats: ...
 
-    def hlo_modules(self) -> Sequence[Module]: ...
+    def hlo_modules(self) -> Sequence[HloModule]: ...
 
 
-class Compiled(NamedTuple):
+class GpuProgram(NamedTuple):
     """A program as XLA compiled it for the emulated GPU: one device's kernels, collectives and memory."""
 
     executable: GpuExecutable
-    program: Program
+    program: JitProgram
     collectives: list[tuple[str, int]]
     temporary_bytes: int
     alias_bytes: int
@@ -111,7 +111,7 @@ class GpuCompiler:
         self._client: CompileOnlyClient = self._devices[0].client
         self._xla = xla_client
 
-    def compile(self, computation: object, count: int, options: CompileOptions) -> Compiled:
+    def compile(self, computation: object, count: int, options: CompileOptions) -> GpuProgram:
         """Compile a module for the first `count` devices.
 
         Raises:
@@ -124,9 +124,9 @@ class GpuCompiler:
         texts = [module.to_string() for module in executable.hlo_modules()]
         programs = [program_of_module(text) for text in texts]
         memory = executable.get_compiled_memory_stats()
-        return Compiled(
+        return GpuProgram(
             executable,
-            Program(
+            JitProgram(
                 tuple(work for program in programs for work in program.work),
                 True,
                 sum(program.unknown_loops for program in programs),

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from windtunnel.seam.jax.program import Program, array_bytes, arrays_of
+from windtunnel.seam.jax.program import JitProgram, array_bytes, arrays_of
 from windtunnel.seam.recorder import Work
 from windtunnel.trace.operation import Signature
 
@@ -85,12 +85,12 @@ def computations_of(text: str) -> tuple[dict[str, Computation], str]:
     return found, entry
 
 
-def program_of_module(text: str) -> Program:
+def program_of_module(text: str) -> JitProgram:
     """The kernels of a compiled module, for one device."""
     computations, entry = computations_of(text)
     unknown: list[str] = []
     work = _works(computations[entry], computations, unknown) if entry else []
-    return Program(tuple(work), True, len(unknown))
+    return JitProgram(tuple(work), True, len(unknown))
 
 
 def _works(computation: Computation, computations: Mapping[str, Computation], unknown: list[str]) -> list[Work]:

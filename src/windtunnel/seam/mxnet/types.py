@@ -8,7 +8,7 @@ from typing import Protocol
 from windtunnel.seam.mxnet.program import Shape
 
 
-class Number(Protocol):
+class CNumber(Protocol):
     """A number of C's."""
 
     value: int
@@ -17,7 +17,7 @@ class Number(Protocol):
 class Reference(Protocol):
     """What `ctypes.byref` makes of one."""
 
-    _obj: Number
+    _obj: CNumber
 
 
 class References(Protocol):
@@ -26,17 +26,17 @@ class References(Protocol):
     _obj: Sequence[object]
 
 
-class Value(Protocol):
+class MXNetValue(Protocol):
     """An argument or a result of the newer interface (`MXNetValue` of mxnet/_ffi)."""
 
     v_str: bytes
     v_handle: object
 
 
-class Result(Protocol):
+class ResultReference(Protocol):
     """What `ctypes.byref` makes of one."""
 
-    _obj: Value
+    _obj: MXNetValue
 
 
 class Symbol(Protocol):
@@ -56,4 +56,4 @@ class Symbol(Protocol):
 class CachedOp(Protocol):
     """A hybridized block's operator (`mxnet._ctypes.ndarray.CachedOp`)."""
 
-    handle: Number
+    handle: CNumber

@@ -19,7 +19,7 @@ from torch._ops import HigherOrderOperator
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.torch.compiled.answers import Answers, about, keyed, shape_of
-from windtunnel.seam.torch.compiled.higher_order import EVALUATE, WITHOUT_WRAPPING, Context
+from windtunnel.seam.torch.compiled.higher_order import EVALUATE, WITHOUT_WRAPPING, Evaluation
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.plans.call import Arguments, OpOverload
 from windtunnel.seam.torch.plans.halves import FULL, HALVES
@@ -166,7 +166,7 @@ def _target(dispatch: Dispatch, answers: Answers, node: fx.Node) -> Callable[...
         if evaluate is None:
             raise UnsupportedGraph(target.name())
         answers.needed = True
-        context = Context(dispatch, answers, keyed(node), partial(_operator, dispatch))
+        context = Evaluation(dispatch, answers, keyed(node), partial(_operator, dispatch))
         return Named(partial(evaluate, context), target.name())
     if isinstance(target, OpOverload):
         special = RANDOM.get(target.name())

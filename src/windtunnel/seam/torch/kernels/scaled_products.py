@@ -16,7 +16,7 @@ import torch
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.kernels import scaled_checks as checks
-from windtunnel.seam.torch.kernels.substitutes import Kernel
+from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
 from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.tags import device_of
@@ -113,7 +113,7 @@ def rounded(made: Tensor, dtype: torch.dtype) -> Tensor:
     return made.to(dtype)
 
 
-class ScaledProduct(Kernel):
+class ScaledProduct(SubstituteKernel):
     """A product whose scales are known to fit."""
 
     def __init__(self, func: OpOverload, scales: checks.Scales, dtype: torch.dtype) -> None:

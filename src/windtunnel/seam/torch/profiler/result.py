@@ -27,8 +27,8 @@ from windtunnel.seam.torch.profiler.events import (
     MemoryEvent,
 )
 from windtunnel.seam.torch.profiler.recording import Recording
-from windtunnel.seam.torch.profiler.times import MARK, Death, Mark, Spans, Taken, Timeline, spread
-from windtunnel.seam.torch.profiler.tree import Allocated, Fields, Node, Place, Tree
+from windtunnel.seam.torch.profiler.times import MARK, Death, SeamMark, Spans, Taken, Timeline, spread
+from windtunnel.seam.torch.profiler.tree import Allocated, Fields, Node, StockPlace, Tree
 from windtunnel.trace import kineto
 from windtunnel.trace.operation import Kind
 from windtunnel.trace.trace import Record
@@ -52,7 +52,7 @@ class Result:
         self._all = list(stock.events())
         self.records = list(_records(recording))
         self.modelled = recording.rows[1] > recording.rows[0]
-        marks: dict[int, list[tuple[_KinetoEvent, Mark]]] = defaultdict(list)
+        marks: dict[int, list[tuple[_KinetoEvent, SeamMark]]] = defaultdict(list)
         for event in self._all:
             if event.name().startswith(MARK):
                 marks[event.start_thread_id()].append((event, recording.marks[_number(event)]))
@@ -83,7 +83,7 @@ class Result:
 
     # ------------------------------------------------------------------ times
 
-    def _timeline(self, marks: list[tuple[_KinetoEvent, Mark]]) -> Timeline:
+    def _timeline(self, marks: list[tuple[_KinetoEvent, SeamMark]]) -> Timeline:
         begin, end = self.recording.host_ns
         points = [(self.trace_start_ns(), begin)]
         for event, mark in sorted(marks, key=lambda pair: int(pair[0].start_ns())):
@@ -319,7 +319,7 @@ class Result:
                 passing[pointer] = mark, key
         return found
 
-    def _memory_moment(self, place: Place) -> int:
+    def _memory_moment(self, place: StockPlace) -> int:
         """When memory was taken or given back, in modelled ns since the epoch."""
         time, thread = place.event.start_time_ns, place.event.start_tid
         if place.inside is not None:
