@@ -11,11 +11,8 @@ from windtunnel.trace.operation import Note, Site
 from windtunnel.trace.trace import Trace
 
 
-class RankCheck(NoteCheck):
-    """Base of the checks of what goes wrong between ranks: a finding for each note, with the other rank's line."""
-
-    severity: ClassVar[Severity] = "error"
-    precedence: ClassVar = 3
+class PairCheck(NoteCheck):
+    """Base of the checks of two ranks: a finding for each note, with the other rank's line."""
 
     def group(self, note: Note) -> str:
         """Each incident is a finding of its own."""
@@ -27,6 +24,13 @@ class RankCheck(NoteCheck):
             finding._replace(other=Site(line.word("other_file"), line.number("other_line")), times=1)
             for finding, line in zip(super().findings(trace), self.lines.values(), strict=True)
         ]
+
+
+class RankCheck(PairCheck):
+    """Base of the checks of what goes wrong between ranks."""
+
+    severity: ClassVar[Severity] = "error"
+    precedence: ClassVar = 3
 
     def message(self, line: NotedLine) -> str:
         """What happened, with the lines of all ranks."""

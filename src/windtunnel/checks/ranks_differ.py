@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import NoteCheck, NotedLine
-from windtunnel.trace.finding import Finding, Severity
-from windtunnel.trace.operation import Note, Site, written
-from windtunnel.trace.trace import Trace
+from windtunnel.checks._notes import NotedLine
+from windtunnel.checks._ranks import PairCheck
+from windtunnel.trace.finding import Severity
+from windtunnel.trace.operation import written
 
 
-class RanksDiffer(NoteCheck):
+class RanksDiffer(PairCheck):
     """Ranks of a cluster do different things, where one was taken to stand for the other.
 
     ## What it does
@@ -36,17 +36,6 @@ class RanksDiffer(NoteCheck):
     """
 
     code: ClassVar = "ranks-differ"
-
-    def group(self, note: Note) -> str:
-        """Each pair of ranks is a finding of its own."""
-        return str(note.detail)
-
-    def findings(self, trace: Trace) -> list[Finding]:
-        """One finding a pair, with the other rank's line."""
-        return [
-            finding._replace(other=Site(line.word("other_file"), line.number("other_line")), times=1)
-            for finding, line in zip(super().findings(trace), self.lines.values(), strict=True)
-        ]
 
     def judge(self, line: NotedLine) -> Severity:
         """Whether somebody's times are wrong."""

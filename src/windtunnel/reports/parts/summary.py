@@ -122,7 +122,6 @@ class Summary:
     job: dict[str, str] = field(default_factory=dict)  # of a cluster that few processes play, lines by their labels
     ranks: int = 1
     host: HostWork | None = None  # the host's own work, where it was measured and is worth a word
-    host_uncounted: str = ""  # why it was not measured, where it was not
     between: str = ""  # the network's name
     network_assumed: bool = False
     network_band: tuple[float, float] | None = None
@@ -238,7 +237,6 @@ def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
         {str(label): str(words) for label, words in trace.facts.get("job", {}).items()},
         int(trace.facts.get("world_size") or 1),
         work,
-        _host_uncounted(trace.facts, emulated),
         str(trace.facts.get("network", {}).get("name", "")),
         bool(trace.facts.get("network_assumed")),
         trace.facts.get("network_band"),

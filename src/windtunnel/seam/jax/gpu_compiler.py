@@ -26,7 +26,6 @@ class MemoryStats(Protocol):
     """`jaxlib._jax.CompiledMemoryStats`; bytes of one device."""
 
     argument_size_in_bytes: int
-    output_size_in_bytes: int
     alias_size_in_bytes: int
     temp_size_in_bytes: int
 

@@ -30,7 +30,6 @@ LIFTS = VERSION >= (2, 14)
 """From torch 2.14 on tensors of three dimensions get a fourth one, and so a fused kernel."""
 MASK_ALIGNMENT = 8
 """Elements to which a mask's rows are padded for the memory-efficient kernel, where its strides are no multiples."""
-LSE_ALIGNMENT = 32
 
 
 def composite(

@@ -35,7 +35,6 @@ SAMPLED = 3
 """Programs of a grid that are looked at where only the price of a launch is asked."""
 SAMPLED_WITHOUT_DATA = 8
 """And where there are no values."""
-PRESCRIBED = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 SYNTHETIC = 1 << 46
 """Where memory lies for a kernel that has no address on a device."""
 
@@ -440,10 +439,6 @@ def _number(value: object) -> int:
 def _spread(total: int, count: int) -> list[int]:
     """So many of a grid's programs, evenly, the first and the last among them."""
     return sorted({round(at * (total - 1) / max(1, count - 1)) for at in range(count)})
-
-
-class _Wrapped(Protocol):
-    base: Tensor
 
 
 class _Descriptor(Protocol):
