@@ -109,7 +109,7 @@ def places() -> dict[str, list[str]]:
 
 
 def is_there(place: str) -> bool:
-    """Whether a place is a file (its ending may be left out) or a folder, of the package or of the seam into PyTorch."""
+    """Whether a place is a folder or a file (its ending may be left out), of the package or the seam into PyTorch."""
     name = place if place.endswith(("/", ".py")) else f"{place}.py"
     return any((PACKAGE / at / name).exists() for at in ("", SEAM))
 

@@ -113,23 +113,23 @@ class Launcher:
                 f"the CUDA kernel {demangled(function.name)!r} needs values to run on, and a rehearsal without data "
                 "has none: run it with data"
             )
-        made = Launched(self, function, shape, arguments)
+        launched = Launched(self, function, shape, arguments)
         dispatch = emulation()
         if dispatch is None or dispatch.recorder is None or stream.capture is None:  # another stream's work runs now
-            made.submit(stream)
+            launched.submit(stream)
             return
         pointers = self._pointers(function.kernel, arguments)
         with torch._C._DisableTorchDispatch():  # these are no operators of the program
-            known = [(found, self.addresses.tensor(found)) for found in pointers]
-        captured = [found for found, tensor in known if tensor is not None]
-        tensors = tuple(tensor for _, tensor in known if tensor is not None)
+            pairs = [(allocation, self.addresses.tensor(allocation)) for allocation in pointers]
+        captured = [allocation for allocation, tensor in pairs if tensor is not None]
+        tensors = tuple(tensor for _, tensor in pairs if tensor is not None)
 
         def compute(*_: torch.Tensor) -> list[int]:
-            written = made.submit(stream)
+            written = launched.submit(stream)
             return [at for at, memory in enumerate(captured) if memory.start in written]
 
-        def repeat(*given: torch.Tensor) -> None:
-            made.repeat(stream, captured, given)
+        def repeat(*replayed: torch.Tensor) -> None:
+            launched.repeat(stream, captured, replayed)
 
         again = LaunchPlan(Again(f"cuda::{demangled(function.name)}", repeat))
         capturing: Capturing = dispatch.recorder  # type: ignore[assignment]

@@ -291,7 +291,7 @@ class Result:
     def memory(self) -> dict[tuple[int, int], HostEvent | None]:
         """The "[memory]" events to show by (pointer, the profiler's ns); None for what the emulation did for itself."""
         events = {event.start_ns(): event for event in self._all if event.name() == MEMORY}
-        found: dict[tuple[int, int], HostEvent | None] = {}
+        visible: dict[tuple[int, int], HostEvent | None] = {}
         living = dict(self.recording.before)
         passing: dict[int, tuple[int, tuple[int, int]]] = {}  # made for a kernel's sake; shown when it outlives it
         for place in sorted(self.tree.places, key=lambda place: int(place.event.start_time_ns)):
@@ -301,23 +301,23 @@ class Result:
                 continue
             key, mark = (pointer, time), place.mark
             moment = self._memory_moment(place)
-            found[key] = HostEvent(event, moment, moment)
+            visible[key] = HostEvent(event, moment, moment)
             if event.nbytes() < 0:  # type: ignore[attr-defined]  # the stub lacks it
-                given = living.pop(pointer, None)
-                made = passing.pop(pointer, None)
-                if given is not None:
-                    found[key] = MemoryEvent(event, moment, given, -1)
-                elif made is not None and made[0] == mark:
-                    found[made[1]] = found[key] = None
+                freed = living.pop(pointer, None)
+                temporary = passing.pop(pointer, None)
+                if freed is not None:
+                    visible[key] = MemoryEvent(event, moment, freed, -1)
+                elif temporary is not None and temporary[0] == mark:
+                    visible[temporary[1]] = visible[key] = None
                 continue
             taken = self.recording.memory.get((mark, pointer))
             living.pop(pointer, None)
             if taken is not None:
                 living[pointer] = taken
-                found[key] = MemoryEvent(event, moment, taken, 1)
+                visible[key] = MemoryEvent(event, moment, taken, 1)
             elif place.lasting:
                 passing[pointer] = mark, key
-        return found
+        return visible
 
     def _memory_moment(self, place: StockPlace) -> int:
         """When memory was taken or given back, in modelled ns since the epoch."""
