@@ -240,7 +240,7 @@ class Session:
             self.begin()
             return
         self._count_framework(framework)
-        self._installations.append(import_module(f"windtunnel.seam.{framework}").install(self))
+        self._installations.append(import_module(f"windtunnel.seam.{framework}.install").install(self))
         self._begin_outside(lambda: self.machine.host, Sites(self.trace.sites, self.options.stacks))
 
     def _count_framework(self, name: str) -> None:
@@ -421,7 +421,7 @@ def build_machine(
     cuda_version: tuple[int, int],
     trace: Trace,
     settings: Settings,
-    own: measured.Measured | None = None,
+    own: measured.MeasuredFile | None = None,
     host: hosts.Host | None = None,
     network: networks.Network | None = None,
 ) -> Machine:

@@ -17,7 +17,7 @@ from windtunnel.errors import UsageError
 from windtunnel.gpus import Gpu
 from windtunnel.seam.cuda_runtime import errors, limits
 from windtunnel.seam.cuda_runtime.addresses import AddressMap, Allocation
-from windtunnel.seam.cuda_runtime.limits import Shape
+from windtunnel.seam.cuda_runtime.limits import LaunchShape
 from windtunnel.seam.cuda_runtime.names import demangled, parameter_names, split
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def run(path: Path, launch: str, gpu: Gpu, seed: int = 0, checks: ptx.Checks = "
 
 
 def _outcome(
-    path: Path, kernel: ptx.Kernel, shape: Shape, gpu: Gpu, arrays: list[Array], result: ptx.Launch
+    path: Path, kernel: ptx.Kernel, shape: LaunchShape, gpu: Gpu, arrays: list[Array], result: ptx.Launch
 ) -> Outcome:
     name = demangled(kernel.name)
     faults = []
@@ -143,7 +143,7 @@ def _kernel(module: ptx.Module, name: str, path: Path) -> ptx.Kernel:
     raise UsageError(f"{path} has no kernel {name!r}; there are: {names}")
 
 
-def _shape(text: str) -> Shape:
+def _shape(text: str) -> LaunchShape:
     parts = split(text)
     if not 2 <= len(parts) <= 4:
         raise UsageError(
@@ -151,7 +151,9 @@ def _shape(text: str) -> Shape:
         )
     sizes = [[int(number) for number in re.findall(r"\d+", part)] for part in parts[:3]]
     grid, block = ((*size, 1, 1, 1)[:3] for size in sizes[:2])
-    return Shape((grid[0], grid[1], grid[2]), (block[0], block[1], block[2]), sizes[2][0] if len(sizes) > 2 else 0)
+    return LaunchShape(
+        (grid[0], grid[1], grid[2]), (block[0], block[1], block[2]), sizes[2][0] if len(sizes) > 2 else 0
+    )
 
 
 def _arguments(kernel: ptx.Kernel, words: list[str], seed: int, path: Path, name: str) -> tuple[list[Array], bytes]:

@@ -1,7 +1,5 @@
 """The import table of docs/architecture.md, as a test."""
 
-import re
-
 from source import Source, sources
 
 VOCABULARY = {"vocabulary", "torch", "jax", "tensorflow", "mxnet"}
@@ -125,10 +123,11 @@ MAY_USE_TORCH = (
     "described.py",
 )
 OTHER_FRAMEWORKS = {
-    f"{folder}{name}.py": {name, *more}
-    for folder in ("", "seam/", "train/frameworks/")
+    place.format(name): {name, *more}
+    for place in ("{}.py", "seam/{}/", "train/frameworks/{}.py")
     for name, more in {"jax": {"jaxlib", "flax", "optax"}, "tensorflow": set(), "mxnet": set()}.items()
 }
+"""Files and folders, and the frameworks that they may import."""
 PURE = {"time", "random", "os", "threading"}
 
 
@@ -145,8 +144,8 @@ def test_a_layer_imports_only_what_the_table_allows() -> None:
 
 def may_use(source: Source) -> set[str]:
     """The frameworks that a file may import."""
-    module = re.sub(r"^(seam/[a-z]+)_\w+\.py$", r"\1.py", str(source))  # a seam's further modules are that seam
-    allowed = FRAMEWORKS if str(source).startswith("libraries/") else OTHER_FRAMEWORKS.get(module, set())
+    own = next((packages for place, packages in OTHER_FRAMEWORKS.items() if str(source).startswith(place)), set[str]())
+    allowed = FRAMEWORKS if str(source).startswith("libraries/") else own
     if str(source).startswith(MAY_USE_TORCH) and not str(source).startswith("train/frameworks/"):
         allowed = allowed | {"torch"}
     return allowed

@@ -12,7 +12,8 @@ SEAM = "seam/torch/"
 BELOW_ALL = {"tags", "type_names", "requirements", "standins", "registry"}
 TO_STATE = {"plans", "scratch", "state"}
 TO_DISPATCH = TO_STATE | {"dispatch"}
-TO_KERNELS = TO_DISPATCH | {"kernels"}
+TO_REHEARSAL = TO_DISPATCH | {"rehearsal"}
+TO_KERNELS = TO_REHEARSAL | {"kernels"}
 ROOMS: dict[str, set[str]] = {
     "tags": set(),
     "type_names": set(),
@@ -25,11 +26,12 @@ ROOMS: dict[str, set[str]] = {
     "scratch": {"plans"},
     "state": {"plans", "scratch"},
     "dispatch": TO_STATE,
-    "kernels": TO_DISPATCH,
+    "rehearsal": TO_DISPATCH,
+    "kernels": TO_REHEARSAL,
     "triton": TO_DISPATCH,
-    "tensor": TO_DISPATCH,
+    "tensor": TO_REHEARSAL,
     "extensions": TO_DISPATCH,
-    "compiled": TO_DISPATCH,
+    "compiled": TO_REHEARSAL,
     "cuda": TO_KERNELS,
     "profiler": TO_KERNELS | {"cuda"},
     "distributed": TO_KERNELS | {"cuda"},
@@ -98,9 +100,21 @@ def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
     return found
 
 
-def test_what_the_documentation_sends_readers_to_is_there() -> None:
+def places() -> dict[str, list[str]]:
+    """What the table "Where is ...?" of docs/architecture.md has rows for, and the places that it names."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    answers = text[text.index("Where is ...?") : text.index("**Who watches.**")]
-    paths = re.findall(r"`(\w+(?:/\w+)+)`", answers)
-    assert len(paths) >= 10
-    assert not [path for path in paths if not any((PACKAGE / at / f"{path}.py").is_file() for at in ("", SEAM))]
+    table = text[text.index("Where is ...?") : text.index("**Who watches.**")]
+    rows = re.findall(r"^\| (.+?) \| (.+) \|$", table, re.MULTILINE)
+    return {what: re.findall(r"`(\w+(?:/\w*)+|\w+\.py)`", where) for what, where in rows if what not in ("what", "---")}
+
+
+def is_there(place: str) -> bool:
+    """Whether a place is a folder or a file (its ending may be left out), of the package or the seam into PyTorch."""
+    name = place if place.endswith(("/", ".py")) else f"{place}.py"
+    return any((PACKAGE / at / name).exists() for at in ("", SEAM))
+
+
+def test_what_the_documentation_sends_readers_to_is_there() -> None:
+    assert len(places()) >= 30
+    assert not [what for what, named in places().items() if not named]
+    assert not [(what, place) for what, named in places().items() for place in named if not is_there(place)]

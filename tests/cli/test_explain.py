@@ -21,9 +21,9 @@ def explain(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("check", checks.all_checks(), ids=lambda check: check.code)
-def test_a_code_prints_the_page_of_the_documentation(check: type[checks.Check]) -> None:
-    assert explain(check.code).strip() == (PAGES / f"{check.code}.md").read_text("utf-8").strip()
+def test_a_code_prints_the_page_of_the_documentation() -> None:
+    pages = {check.code: (PAGES / f"{check.code}.md").read_text("utf-8").strip() for check in checks.all_checks()}
+    assert not [code for code, page in pages.items() if explain(code).strip() != page]
 
 
 def test_without_a_code_all_are_listed() -> None:

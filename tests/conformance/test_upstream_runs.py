@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tools.conformance.upstream import page
-from tools.conformance.upstream.runs import EMULATED, Journal, Result, Runner
+from tools.conformance.upstream.runs import EMULATED, FileJournal, Result, Runner
 from tools.conformance.upstream.sources import SourcesError, find, source_lines, unpack
 
 DEB822 = """Types: deb
@@ -79,11 +79,11 @@ def test_only_the_test_folder_is_unpacked(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "out").rglob("*.py")] == ["test_x.py"]
 
 
-def run(folder: Path, only: frozenset[str] | None = None) -> Journal:
+def run(folder: Path, only: frozenset[str] | None = None) -> FileJournal:
     (folder / "test_cuda.py").write_text(TESTS)
-    journal = Journal.read(folder / "journal.jsonl")
+    journal = FileJournal.read(folder / "journal.jsonl")
     Runner(folder, UNPLUGGED, 60, 1 << 30, idle_seconds=4).run("test_cuda.py", journal, only)
-    return Journal.read(folder / "journal.jsonl")
+    return FileJournal.read(folder / "journal.jsonl")
 
 
 @pytest.mark.long
@@ -113,9 +113,9 @@ class TestCuda(unittest.TestCase):
 def test_what_failed_runs_once_more_in_a_process_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "test_cuda.py").write_text(ORDERED)
     runner = Runner(tmp_path, UNPLUGGED, 60, 1 << 30)
-    runner.run("test_cuda.py", Journal.read(tmp_path / "journal.jsonl"))
-    runner.again("test_cuda.py", Journal.read(tmp_path / "journal.jsonl"))
-    results = Journal.read(tmp_path / "journal.jsonl").results
+    runner.run("test_cuda.py", FileJournal.read(tmp_path / "journal.jsonl"))
+    runner.again("test_cuda.py", FileJournal.read(tmp_path / "journal.jsonl"))
+    results = FileJournal.read(tmp_path / "journal.jsonl").results
     found = [(result.outcome, result.alone) for result in results.values()]
     assert found == [("passed", False), ("passed", True), ("failed", True)]
     text = page.document(page.Runs("2.6.0", {"test_cuda.py": results}, None))
@@ -152,8 +152,10 @@ def test_a_test_of_the_table_may_take_longer(tmp_path: Path) -> None:
     def limit(file: str, name: str, usual: float) -> float:
         return 60 if (file, name) == ("test_cuda.py", "TestCuda::test_a_slow_one") else usual
 
-    Runner(tmp_path, UNPLUGGED, 1, 1 << 30, limit=limit).run("test_cuda.py", Journal.read(tmp_path / "journal.jsonl"))
-    results = Journal.read(tmp_path / "journal.jsonl").results
+    Runner(tmp_path, UNPLUGGED, 1, 1 << 30, limit=limit).run(
+        "test_cuda.py", FileJournal.read(tmp_path / "journal.jsonl")
+    )
+    results = FileJournal.read(tmp_path / "journal.jsonl").results
     assert [result.outcome for result in results.values()] == ["passed", "stopped"]
     assert results["TestCuda::test_b"].message == "no end after 1 s of processor time"
 
@@ -169,10 +171,10 @@ def test_the_table_gives_more_time_and_never_less() -> None:
 def test_what_skips_itself_on_two_gpus_runs_on_one(tmp_path: Path) -> None:
     (tmp_path / "test_cuda.py").write_text(COUNTED)
     runner = Runner(tmp_path, EMULATED, 60, 2 << 30)
-    runner.run("test_cuda.py", Journal.read(tmp_path / "journal.jsonl"))
-    assert Journal.read(tmp_path / "journal.jsonl").results["TestCuda::test_a"].outcome == "skipped"
-    runner.with_other_gpus("test_cuda.py", Journal.read(tmp_path / "journal.jsonl"))
-    results = Journal.read(tmp_path / "journal.jsonl").results
+    runner.run("test_cuda.py", FileJournal.read(tmp_path / "journal.jsonl"))
+    assert FileJournal.read(tmp_path / "journal.jsonl").results["TestCuda::test_a"].outcome == "skipped"
+    runner.with_other_gpus("test_cuda.py", FileJournal.read(tmp_path / "journal.jsonl"))
+    results = FileJournal.read(tmp_path / "journal.jsonl").results
     assert {name: result.outcome for name, result in results.items()} == {
         "TestCuda::test_a": "passed",
         "TestCuda::test_b": "passed",
@@ -187,7 +189,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     journal = run(tmp_path, frozenset({"TestCuda::test_a", "TestCuda::test_f"}))
     assert sorted(journal.results) == ["TestCuda::test_a", "TestCuda::test_f"]
     journal.forget(("failed",))
-    assert sorted(Journal.read(journal.path).results) == ["TestCuda::test_a", "TestCuda::test_f"]
+    assert sorted(FileJournal.read(journal.path).results) == ["TestCuda::test_a", "TestCuda::test_f"]
 
 
 def test_counts_leave_out_what_is_out_of_scope() -> None:

@@ -53,7 +53,7 @@ def test_recorded_steps_meet_what_was_published():
 def test_every_kernel_of_a_step_is_priced_by_the_shares_that_it_names():
     """The groups' times by the data files' shares add up to the step that the model predicts."""
     one = recordings.read("image_steps.json.gz")[37]
-    steps = calibrate_images.Steps([one])
+    steps = calibrate_images.RecordedSteps([one])
     shares = calibrate_images.SHARES.values()
     total = sum(
         float(steps.models[0].kernel(signature).duration_ns) * times

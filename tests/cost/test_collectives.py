@@ -47,14 +47,14 @@ def test_collectives_by_name(name, kind):
     assert collective_kind(name) == kind
 
 
-@pytest.mark.parametrize("name", gpus.names())
-def test_times_grow_with_the_size(name):
-    node = links(name)
-    for kind in sorted(set(KINDS.values())):
-        for ranks in (2, 3, 4, 5, 6, 8, 16):
-            times = [node.collective_ns(kind, size, ranks) for size in SIZES]
-            assert times == sorted(times), (kind, ranks)
-            assert 2_000 <= times[0] <= 100_000, (kind, ranks)
+def test_times_grow_with_the_size():
+    def grow(name, kind, ranks):
+        times = [links(name).collective_ns(kind, size, ranks) for size in SIZES]
+        return times == sorted(times) and 2_000 <= times[0] <= 100_000
+
+    kinds = sorted(set(KINDS.values()))
+    cases = [(name, kind, ranks) for name in gpus.names() for kind in kinds for ranks in (2, 3, 4, 5, 6, 8, 16)]
+    assert not [case for case in cases if not grow(*case)]
 
 
 @pytest.mark.parametrize("name", ["A100", "V100-SXM3", "T4", "L40S", "RTX4090"])

@@ -48,12 +48,15 @@ def sentence(error: pytest.ExceptionInfo[Exception]) -> str:
     return text
 
 
-@pytest.mark.parametrize("name", settings.NAMES)
-def test_a_variable_of_the_former_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setenv(settings.variable(name, FORMER_NAME), "1")
-    with pytest.raises(UsageError) as error:
-        settings.read(tmp_path)
-    assert sentence(error).endswith(f"set {settings.variable(name)}")
+def test_a_variable_of_the_former_name_is_refused(tmp_path: Path) -> None:
+    said = {}
+    for name in settings.NAMES:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv(settings.variable(name, FORMER_NAME), "1")
+            with pytest.raises(UsageError) as error:
+                settings.read(tmp_path)
+        said[name] = sentence(error)
+    assert not [name for name, text in said.items() if not text.endswith(f"set {settings.variable(name)}")]
 
 
 def test_the_table_of_the_former_name_is_refused(tmp_path: Path) -> None:

@@ -12,10 +12,14 @@ TARGETS = set(re.findall(r"^([a-z][a-z -]*):", (ROOT / "Makefile").read_text(enc
 TARGETS = {name for names in TARGETS for name in names.split()}
 
 
+def suites(text: str) -> set[str]:
+    """What the row of a workflow's matrix names: suites with an environment of their own."""
+    return {name for row in re.findall(r"suite: \[([a-z, -]+)\]", text) for name in row.split(", ")}
+
+
 def targets(text: str) -> set[str]:
     """The targets that a workflow makes, by name or in the row of a matrix."""
-    rows = re.findall(r"suite: \[([a-z, -]+)\]", text)
-    return set(re.findall(r"make ([a-z-]+)", text)) | {name for row in rows for name in row.split(", ")}
+    return set(re.findall(r"make ([a-z-]+)", text)) | suites(text)
 
 
 def test_workflows_run_targets_that_exist() -> None:
@@ -27,10 +31,12 @@ def test_workflows_run_targets_that_exist() -> None:
 
 
 def test_every_suite_that_a_change_must_pass_runs_in_a_workflow() -> None:
-    text = (ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8")
+    tests, weekly = ((ROOT / ".github" / "workflows" / name).read_text("utf-8") for name in ("tests.yml", "weekly.yml"))
     own = set(re.findall(r"make (test[a-z-]*)", (ROOT / ".ci" / "run").read_text(encoding="utf-8")))
-    ran = {name for found in targets(text) for name in (found, f"test-{found}")}
-    assert own | {"test-plan-backends", "test-together"} <= ran
+    ran = {name for found in targets(tests) for name in (found, f"test-{found}")}
+    assert own | {"test-libraries", "test-plan-backends", "test-together"} <= ran
+    assert suites(tests) == suites(weekly)
+    assert "NEWEST=1" in weekly
 
 
 def test_the_tests_run_on_every_python_that_is_claimed() -> None:

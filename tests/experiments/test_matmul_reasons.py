@@ -6,9 +6,9 @@ from windtunnel.experiments import _text, matmul
 from windtunnel.experiments._result import Result
 
 
-def rows(half_s: float) -> list[matmul.Row]:
+def rows(half_s: float) -> list[matmul.ProductTime]:
     return [
-        matmul.Row(dtype, n, seconds, 1e-6, 1e-5, 0.5)
+        matmul.ProductTime(dtype, n, seconds, 1e-6, 1e-5, 0.5)
         for dtype, seconds in (("float32", 1e-3), ("float16", half_s), ("float64", 2e-3))
         for n in (256, 512)
     ]

@@ -9,7 +9,7 @@ import pytest
 from windtunnel import gpus, hosts
 from windtunnel.cost.model import CostModel
 from windtunnel.errors import FileFormatError, UsageError
-from windtunnel.reports.parts.time import Split, Timing
+from windtunnel.reports.parts.time import RunTiming, Split
 
 ADD = "aten::add"
 
@@ -58,10 +58,10 @@ def test_what_is_no_host_is_refused_with_what_there_is(tmp_path: Path) -> None:
         hosts.find(str(tmp_path / "less.toml"))
 
 
-def step(launch: int) -> Timing:
+def step(launch: int) -> RunTiming:
     """A step of 1 ms, of which the device waits so many hundredths for launches."""
     split = Split(0, 100, {"launch": launch, "compute": 100 - launch})
-    return Timing(8, 1_000_000, splits=[split], host_band=(0.5, 2.0))
+    return RunTiming(8, 1_000_000, splits=[split], host_band=(0.5, 2.0))
 
 
 @pytest.mark.parametrize(

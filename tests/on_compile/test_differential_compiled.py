@@ -23,8 +23,8 @@ def test_functions_repeat_and_differ_from_seed_to_seed() -> None:
 def test_differences_are_told() -> None:
     with windtunnel.emulate("A100"):
         x = torch.ones(3, 2, device="cuda")
-        wanted = differential.Outcome([x, x], [], [])
-        found = differential.Outcome([x + 1, x.t().contiguous().t()], [], [x])
+        wanted = differential.CallOutcome([x, x], [], [])
+        found = differential.CallOutcome([x + 1, x.t().contiguous().t()], [], [x])
         told = list(differential.differences(wanted, found))
     assert told[0] == "results 0: values differ by 1"
     assert "(1, 3)" in told[1]

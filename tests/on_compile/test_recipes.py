@@ -81,7 +81,7 @@ def test_a_recipe_does_what_the_wrapper_does(
     followed = []
     follow = recipes.Recipe.follow
 
-    def counted(self: recipes.Recipe, *args: object) -> list[recipes.Place | object]:
+    def counted(self: recipes.Recipe, *args: object) -> list[recipes.ResultPlace | object]:
         followed.append(self)
         return follow(self, *args)  # type: ignore[arg-type]  # those that it was called with
 

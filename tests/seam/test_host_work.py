@@ -16,7 +16,7 @@ import torch
 import windtunnel
 from windtunnel.reports import text
 from windtunnel.reports.parts import host
-from windtunnel.reports.parts.time import Timing
+from windtunnel.reports.parts.time import RunTiming
 from windtunnel.seam.torch.state import looks
 from windtunnel.trace.plain import Json
 
@@ -100,7 +100,7 @@ def test_what_a_hook_does_after_the_step_is_no_data_of_the_next_one() -> None:
             model(y).sum().backward()
             optimizer.step()
             python()
-    assert host.measure(session.trace, Timing(8, 300_000), False, 0).kind == "python"
+    assert host.measure(session.trace, RunTiming(8, 300_000), False, 0).kind == "python"
 
 
 def test_what_is_computed_before_the_copy_is_data() -> None:
@@ -111,7 +111,7 @@ def test_what_is_computed_before_the_copy_is_data() -> None:
             x = torch.tensor([[float(python() % 7)] * 8] * 4)
             model(x.cuda()).sum().backward()
             optimizer.step()
-    assert host.measure(session.trace, Timing(8, 300_000), False, 0).kind == "data"
+    assert host.measure(session.trace, RunTiming(8, 300_000), False, 0).kind == "data"
 
 
 def test_a_plan_without_data_takes_the_host_s_work_from_a_run_with_data(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windtunnel.seam.jax_hlo import program_of_module
+from windtunnel.seam.jax.hlo import program_of_module
 
 MODULE = """\
 HloModule jit_step, is_scheduled=true

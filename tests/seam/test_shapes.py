@@ -7,8 +7,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import windtunnel
-from windtunnel.seam.torch.dispatch import shapes
 from windtunnel.seam.torch.plans.plan import Plan
+from windtunnel.seam.torch.rehearsal import shapes
 from windtunnel.seam.torch.tags import storage_of
 
 

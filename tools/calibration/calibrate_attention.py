@@ -30,7 +30,7 @@ from tools.fitting import (
 )
 from windtunnel import gpus
 from windtunnel.cost.families import attention, streams
-from windtunnel.cost.families.attention import Attention, Constants
+from windtunnel.cost.families.attention import Attention, AttentionConstants
 
 SOURCE = "fitted: {n} timings of FlashAttention-2 ({where})"
 AICONFIGURATOR = "NVIDIA aiconfigurator, Apache-2.0"
@@ -62,7 +62,7 @@ BACKWARD_OF = "ampere-86"
 KERNELS = ("efficient", "efficient backward", "efficient fp32", "efficient fp32 backward")
 
 
-class Timing(NamedTuple):
+class AttentionTiming(NamedTuple):
     """One row: the kernel ("" for flash), its sizes, its microseconds, and whether the cache is filled in that time.
 
     vLLM's layer, which aiconfigurator times, puts keys and values into its cache before it attends.
@@ -74,9 +74,9 @@ class Timing(NamedTuple):
     cached: bool = False
 
 
-def read() -> dict[str, list[Timing]]:
+def read() -> dict[str, list[AttentionTiming]]:
     """The table by GPU."""
-    found: dict[str, list[Timing]] = defaultdict(list)
+    found: dict[str, list[AttentionTiming]] = defaultdict(list)
     for row in tables.read("attention_bf16.csv.gz"):
         words = row["pass"].split()
         backward = words[0] == "backward"
@@ -85,7 +85,7 @@ def read() -> dict[str, list[Timing]]:
         of = Attention(int(row["batch"]), int(row["heads"]), int(row["kv_heads"]), length, length, dim, dim,
                        row["causal"] == "1", backward, not backward)  # fmt: skip
         cached = row["source"] == "aiconfigurator" and of.causal
-        found[row["gpu"]].append(Timing(kernel, of, float(row["us"]), cached))
+        found[row["gpu"]].append(AttentionTiming(kernel, of, float(row["us"]), cached))
     return found
 
 
@@ -100,7 +100,7 @@ def gpu_of(key: str) -> gpus.Gpu:
     return replace(of, key=key, sm_count=sm_count, clock_mhz=clock_mhz, peak_flops=peaks)
 
 
-def predict(timings: list[Timing], gpu: gpus.Gpu, constants: Constants, share: float = 1.0) -> Array:
+def predict(timings: list[AttentionTiming], gpu: gpus.Gpu, constants: AttentionConstants, share: float = 1.0) -> Array:
     """The model's time of each row."""
     reached = constants._replace(efficiency=constants.efficiency * share, score_cycles=constants.score_cycles / share)
     found = []
@@ -119,19 +119,21 @@ def filling_us(of: Attention, gpu: gpus.Gpu) -> float:
     return float(1e-3 * streams.moved_ns(gpu, size, streams.bandwidth(gpu)))
 
 
-def measured(timings: list[Timing]) -> Array:
+def measured(timings: list[AttentionTiming]) -> Array:
     return np.array([timing.us for timing in timings])
 
 
-def fit(timings: list[Timing], gpu: gpus.Gpu, begin: Constants, free: tuple[str, ...], seed: int = 0) -> Constants:
+def fit(
+    timings: list[AttentionTiming], gpu: gpus.Gpu, begin: AttentionConstants, free: tuple[str, ...], seed: int = 0
+) -> AttentionConstants:
     """The free constants that meet a sample of the rows best."""
     order = np.random.default_rng(seed).permutation(len(timings))[:SAMPLE]
     some = [timings[index] for index in order]
 
-    def loss(constants: Constants) -> float:
+    def loss(constants: AttentionConstants) -> float:
         return loss_of(predict(some, gpu, constants), measured(some), CLIP)
 
-    def move(of: Constants, name: str, step: float) -> Constants:
+    def move(of: AttentionConstants, name: str, step: float) -> AttentionConstants:
         value = float(getattr(of, name) * np.exp(step))
         return of._replace(**{name: min(1.0, value) if name == "tail" else value})
 
@@ -139,23 +141,23 @@ def fit(timings: list[Timing], gpu: gpus.Gpu, begin: Constants, free: tuple[str,
     return found._replace(**{name: float(f"{getattr(found, name):.4g}") for name in free})
 
 
-def flash(timings: list[Timing]) -> list[Timing]:
+def flash(timings: list[AttentionTiming]) -> list[AttentionTiming]:
     """The rows of flash attention itself."""
     return [timing for timing in timings if not timing.kernel]
 
 
-def cross_validate(timings: list[Timing], gpu: gpus.Gpu, plan: Plan) -> Residuals:
+def cross_validate(timings: list[AttentionTiming], gpu: gpus.Gpu, plan: Plan) -> Residuals:
     """Every fold predicted with constants that have not seen its sets of heads and sizes of them."""
     folds = [fold_of(f"{one.of.heads} {one.of.key_heads} {one.of.dim} {one.of.causal}") for one in timings]
 
     def predicted(fold: int, others: Mask, mine: Mask) -> Array:
-        constants = fit(chosen(timings, others), gpu, Constants(), plan.free, fold)
+        constants = fit(chosen(timings, others), gpu, AttentionConstants(), plan.free, fold)
         return predict(chosen(timings, mine), gpu, constants)
 
     return Residuals("own GPU", plan.gpu, measured(timings) / left_out(folds, predicted))
 
 
-def scaled(constants: Constants, of: gpus.Gpu, to: gpus.Gpu) -> Constants:
+def scaled(constants: AttentionConstants, of: gpus.Gpu, to: gpus.Gpu) -> AttentionConstants:
     """A GPU's constants for another, whose power limit may be a different one."""
     clock = to.sustained_share / of.sustained_share
     return constants._replace(efficiency=constants.efficiency * clock, score_cycles=constants.score_cycles / clock)
@@ -164,13 +166,13 @@ def scaled(constants: Constants, of: gpus.Gpu, to: gpus.Gpu) -> Constants:
 def calibrate() -> None:
     """Fit, cross-validate and write."""
     timings = read()
-    fitted: dict[str, Constants] = {}
+    fitted: dict[str, AttentionConstants] = {}
     rows: Tables = []
     own: list[Residuals] = []
     borrowed: list[Residuals] = []
     for plan in PLANS:
         gpu, some = gpu_of(plan.gpu), flash(timings[plan.gpu])
-        fitted[plan.generation] = fit(some, gpu, fitted.get(plan.base, Constants()), plan.free)
+        fitted[plan.generation] = fit(some, gpu, fitted.get(plan.base, AttentionConstants()), plan.free)
         if plan.base:
             near = gpu_of(next(other.gpu for other in PLANS if other.generation == plan.base))
             constants = scaled(fitted[plan.base], near, gpu)
@@ -222,7 +224,7 @@ SOURCES = {
 }
 
 
-def share_of(timings: list[Timing], gpu: gpus.Gpu, constants: Constants) -> float:
+def share_of(timings: list[AttentionTiming], gpu: gpus.Gpu, constants: AttentionConstants) -> float:
     """The share of flash attention's rates at which the median row takes what was measured."""
     low, high = 0.05, 4.0
     for _ in range(20):

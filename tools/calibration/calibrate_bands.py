@@ -15,7 +15,7 @@ import numpy as np
 
 from tools.calibration import calibrate_images
 from tools.calibration.calibrate_cost import is_fitted
-from tools.calibration.calibrate_images import Steps
+from tools.calibration.calibrate_images import RecordedSteps
 from tools.corpus import recordings
 from tools.corpus.recordings import Recording
 from tools.fitting import (
@@ -61,7 +61,7 @@ def band_of(recording: Recording) -> float:
     return bands.of_step(mean_band(recording), compiled)
 
 
-def part_of(steps: Steps, begins: str, levels: dict[str, int]) -> Array:
+def part_of(steps: RecordedSteps, begins: str, levels: dict[str, int]) -> Array:
     """The part of each step that kernels take whose first share's name begins so."""
     total = np.zeros(len(steps.ms))
     part = np.zeros(len(steps.ms))

@@ -45,7 +45,7 @@ FOLDS = 7
 
 
 @dataclass(frozen=True)
-class Row:
+class CollectiveRow:
     """One measured collective: `total_bytes` as nccl-tests counts them, the gathered size for all-gathers."""
 
     system: str
@@ -96,18 +96,18 @@ LINKS = (
 NVLINK2 = "Borrowed: NVLink 3's constants; large all-reduces on eight V100 reach 132 of 150 GB/s (DGX-1V, nccl-tests)."
 
 
-def rows() -> list[Row]:
+def rows() -> list[CollectiveRow]:
     """Every row of one node that has constants of its own to fit or to check."""
     found = []
     for r in tables.read("nccl_single_node.csv.gz"):
         kind = "all_to_all" if r["op_name"] == "alltoall" else r["op_name"]
         size = int(r["elements"]) * ELEMENT_BYTES[r["nccl_dtype"]]
         time_us = 1000.0 * float(r["latency_ms"])
-        found.append(Row(r["system"], kind, int(r["num_gpus"]), r["nccl_dtype"] != "int8", size, time_us))
+        found.append(CollectiveRow(r["system"], kind, int(r["num_gpus"]), r["nccl_dtype"] != "int8", size, time_us))
     for r in published():
         if r["gpu"] == "Tesla V100-PCIE-32GB":
             size, time_us = int(r["size_bytes"]), float(r["time_us"])
-            found.append(Row("v100_pcie", r["collective"], int(r["n_ranks"]), True, size, time_us))
+            found.append(CollectiveRow("v100_pcie", r["collective"], int(r["n_ranks"]), True, size, time_us))
     return found
 
 
@@ -116,18 +116,18 @@ def published() -> list[dict[str, str]]:
     return tables.read("nccl_published.csv")
 
 
-def medians(chosen: Iterable[Row]) -> list[Row]:
+def medians(chosen: Iterable[CollectiveRow]) -> list[CollectiveRow]:
     """One row for rows that differ in nothing but their time."""
     groups = defaultdict(list)
     for r in chosen:
         groups[r.system, r.kind, r.ranks, r.switch, r.total_bytes].append(r.time_us)
-    return [Row(*key, float(np.median(times))) for key, times in groups.items()]
+    return [CollectiveRow(*key, float(np.median(times))) for key, times in groups.items()]
 
 
-class Table:
+class RowArrays:
     """What of rows a prediction needs, as arrays."""
 
-    def __init__(self, chosen: list[Row]) -> None:
+    def __init__(self, chosen: list[CollectiveRow]) -> None:
         self.ranks = np.array([r.ranks for r in chosen], dtype=float)
         self.size = np.array([r.total_bytes for r in chosen], dtype=float)
         self.peer = np.array([r.family == "peer" for r in chosen])
@@ -136,7 +136,7 @@ class Table:
         self.hops, self.chunk = np.array(passed, dtype=float).T
 
 
-class Model:
+class LinkModel:
     """The constants of one link as a vector of logarithms, and what they predict."""
 
     def __init__(self, link: Link) -> None:
@@ -165,9 +165,11 @@ class Model:
             for (family, protocol), (b, h, share, own, crowd) in zip(self.names, values.tolist(), strict=True)
         ]
 
-    def predict(self, at: np.ndarray, chosen: list[Row] | Table, nominal: float | None = None) -> np.ndarray:
+    def predict(
+        self, at: np.ndarray, chosen: list[CollectiveRow] | RowArrays, nominal: float | None = None
+    ) -> np.ndarray:
         """Microseconds of each row: `Collectives.time_us` on arrays."""
-        table = chosen if isinstance(chosen, Table) else Table(chosen)
+        table = chosen if isinstance(chosen, RowArrays) else RowArrays(chosen)
         switch = table.switch & (table.ranks >= (self.link.switch_ranks or np.inf))
         where = {"ring": ~table.peer, "peer": table.peer, "switch": switch}
         found = np.full(len(table.ranks), np.inf)
@@ -179,11 +181,11 @@ class Model:
             found = np.where(where[family] & (times < found), times, found)
         return found
 
-    def fit(self, chosen: list[Row]) -> np.ndarray:
+    def fit(self, chosen: list[CollectiveRow]) -> np.ndarray:
         """A pattern search: each constant up or down by a factor, which shrinks where neither helps."""
         if not chosen:
             return self.start
-        measured, table = np.log(np.array([r.time_us for r in chosen])), Table(chosen)
+        measured, table = np.log(np.array([r.time_us for r in chosen])), RowArrays(chosen)
         weights = np.where(table.size >= HEAVY_BYTES, HEAVY, 1.0)
 
         def loss(at: np.ndarray) -> float:
@@ -200,7 +202,7 @@ class Model:
         return search(self.start, self.free, loss, move, shrink=lambda step: 0.6 * step, **options)
 
 
-def left_out(model: Model, rows: list[Row], fold: Callable[[Row], object]) -> Array:
+def left_out(model: LinkModel, rows: list[CollectiveRow], fold: Callable[[CollectiveRow], object]) -> Array:
     """What each row is predicted by constants that were fitted without the rows of its fold."""
 
     def predicted(_: object, others: Mask, mine: Mask) -> Array:
@@ -209,11 +211,11 @@ def left_out(model: Model, rows: list[Row], fold: Callable[[Row], object]) -> Ar
     return fitting.left_out([fold(row) for row in rows], predicted)
 
 
-def size_fold(row: Row) -> int:
+def size_fold(row: CollectiveRow) -> int:
     return (row.total_bytes.bit_length()) % FOLDS
 
 
-def group_fold(row: Row) -> tuple[str, int]:
+def group_fold(row: CollectiveRow) -> tuple[str, int]:
     return (row.kind, row.ranks)
 
 
@@ -234,7 +236,7 @@ def quantiles(ratios: np.ndarray) -> tuple[float, float]:
     return min(float(low), 1.0), max(float(high), 1.0)
 
 
-def band_rows(distance: str, link: str, chosen: list[Row], ratios: np.ndarray) -> list[dict[str, Any]]:
+def band_rows(distance: str, link: str, chosen: list[CollectiveRow], ratios: np.ndarray) -> list[dict[str, Any]]:
     """The bands of one link or pool: by family and class of size, and over all of both where rows are few."""
     found = []
     for family in ("ring", "peer"):
@@ -250,7 +252,9 @@ def band_rows(distance: str, link: str, chosen: list[Row], ratios: np.ndarray) -
     return found
 
 
-def inside_other_folds(chosen: list[Row], ratios: np.ndarray, fold: Callable[[Row], object]) -> np.ndarray:
+def inside_other_folds(
+    chosen: list[CollectiveRow], ratios: np.ndarray, fold: Callable[[CollectiveRow], object]
+) -> np.ndarray:
     """Whether each row lies in the band that the residuals of the other folds give."""
     folds = np.array([hash(fold(r)) for r in chosen])
     cells = np.array([hash((r.family, size_class(r.total_bytes))) for r in chosen])
@@ -267,9 +271,9 @@ def inside_other_folds(chosen: list[Row], ratios: np.ndarray, fold: Callable[[Ro
 class Fitted:
     """One link with its constants, its rows, and what cross-validation gave."""
 
-    model: Model
+    model: LinkModel
     at: np.ndarray
-    rows: list[Row]
+    rows: list[CollectiveRow]
     by_size: np.ndarray
     by_group: np.ndarray | None
 
@@ -284,7 +288,7 @@ def fit_all() -> list[Fitted]:
     found = []
     for link in LINKS:
         chosen = [r for r in everything if r.system in link.systems]
-        model = Model(link)
+        model = LinkModel(link)
         groups = {group_fold(r) for r in chosen}
         by_group = left_out(model, chosen, group_fold) if len(groups) > 1 else None
         by_size = left_out(model, chosen, size_fold)
@@ -292,10 +296,10 @@ def fit_all() -> list[Fitted]:
     return found
 
 
-def borrowed(fitted: list[Fitted], prefix: str) -> tuple[list[Row], np.ndarray]:
+def borrowed(fitted: list[Fitted], prefix: str) -> tuple[list[CollectiveRow], np.ndarray]:
     """The rows of links whose names begin so, predicted by the constants of each other one of them."""
     same = [one for one in fitted if one.model.link.name.startswith(prefix)]
-    chosen: list[Row] = []
+    chosen: list[CollectiveRow] = []
     ratios = []
     for source in same:
         families = {family for family, _ in source.model.names}
@@ -390,7 +394,7 @@ def path_tables(paths: list[tuple[str, str, Path, float]]) -> Tables:
 def check() -> None:
     """Print the error of the constants as they are, by GPU, operation and ranks, and on rows that were not fitted."""
     print(f"\nthe constants as they are, every row\n{COLUMNS}  inside the band")
-    groups: dict[tuple[str, str, int], list[Row]] = defaultdict(list)
+    groups: dict[tuple[str, str, int], list[CollectiveRow]] = defaultdict(list)
     for r in rows():
         groups[r.system, r.kind, r.ranks].append(r)
     everything: list[tuple[float, bool]] = []

@@ -160,7 +160,7 @@ class Fit:
         ]
         self.curves.append(tensor_curve(operator_class, precision, generation, value, source))
 
-    def search(self, operator_class: str, generation: str, row: training.Row) -> None:
+    def search(self, operator_class: str, generation: str, row: training.TrainingRow) -> None:
         """Bisect until the predicted throughput is the published one: from 0.15 to 1.0 (odd sizes) or 1.6."""
         low, high = 0.15, {"unaligned": 1.0, "product": 1.6, "convolution": 1.6}.get(operator_class, 1.05)
         where = next(name for start, name in PUBLISHERS.items() if row.source.startswith(start))

@@ -187,7 +187,7 @@ def _of_products(problem: Problem) -> tuple[str, ...]:
     return (*found, own) if last else (*found, "channels first", own, *converted)
 
 
-class Steps:
+class RecordedSteps:
     """The recorded steps, with the time of their kernels by the shares that decide it."""
 
     def __init__(self, recordings: list[Recording]) -> None:
@@ -245,7 +245,7 @@ def family(model: str) -> str:
     return model.split("_")[0].rstrip("0123456789")
 
 
-def cross_validate(steps: Steps, begin: dict[str, int]) -> tuple[Array, Array]:
+def cross_validate(steps: RecordedSteps, begin: dict[str, int]) -> tuple[Array, Array]:
     """Predicted milliseconds where the row's family was left out, and where its GPU was (of compiled ones, nothing)."""
 
     def predicted(_: int, others: Mask, mine: Mask) -> Array:
@@ -287,7 +287,7 @@ def save() -> None:
 class Found(NamedTuple):
     """The recorded steps, the levels that were fitted, and the milliseconds predicted with what was left out."""
 
-    steps: Steps
+    steps: RecordedSteps
     levels: dict[str, int]
     left_out: Array
     of_gpu: Array
@@ -313,7 +313,7 @@ def calibrate() -> Found:
     for share in SHARES.values():
         share.set(share.begin)
     forget_shares()
-    steps = Steps(recordings())
+    steps = RecordedSteps(recordings())
     levels = steps.fit(np.ones(len(steps.ms), bool))
     for name, share in SHARES.items():
         print(f"  {name:32} {share.value(levels[name]):.3f}")

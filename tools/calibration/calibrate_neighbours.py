@@ -48,7 +48,7 @@ SOURCE = {
 }
 
 
-class Timing(NamedTuple):
+class KernelTiming(NamedTuple):
     """A kernel that was timed: its family and name in the table, its operator's class, and where it lies.
 
     `correction` is the natural logarithm of measured over modelled time without corrections.
@@ -61,7 +61,7 @@ class Timing(NamedTuple):
     correction: float
 
 
-Table = tuple[Gpu, str, list[Timing]]
+Table = tuple[Gpu, str, list[KernelTiming]]
 """The GPU of a table, its source in words, its kernels."""
 
 
@@ -80,7 +80,7 @@ def read(path: Path) -> Table:
     return gpu, source, found
 
 
-def timing_of(cost: CostModel, row: dict[str, object], signatures: list[Signature]) -> Timing | None:
+def timing_of(cost: CostModel, row: dict[str, object], signatures: list[Signature]) -> KernelTiming | None:
     """The longest kernel of a call, with what is left of the measured time for it; None where others take much."""
     order, us = row["order"], row["us"]
     assert isinstance(order, list)
@@ -100,10 +100,10 @@ def timing_of(cost: CostModel, row: dict[str, object], signatures: list[Signatur
     if place is None or (row["family"] == SHAPES and not any(word in place.kind for word in NEAR)):
         return None
     taken = max(1000.0 * us - others, 0.2 * 1000.0 * us)
-    return Timing(str(row["family"]), str(row["name"]), operator.name, place, log(taken / times[main]))
+    return KernelTiming(str(row["family"]), str(row["name"]), operator.name, place, log(taken / times[main]))
 
 
-def fit_rate(gpu: Gpu, source: str, timings: list[Timing]) -> None:
+def fit_rate(gpu: Gpu, source: str, timings: list[KernelTiming]) -> None:
     """The share of the bandwidth that kernels reach which go through large tensors as they lie: the family's, as of all
     GPUs, in place of a correction for them."""
     share, _ = streams.generation_share(gpu.generation, gpu.key)
@@ -115,9 +115,9 @@ def fit_rate(gpu: Gpu, source: str, timings: list[Timing]) -> None:
     forget()
 
 
-def left_out(timings: list[Timing]) -> list[tuple[Timing, float | None]]:
+def left_out(timings: list[KernelTiming]) -> list[tuple[KernelTiming, float | None]]:
     """Each kernel with the correction that the others of its kind give it; None where it is the only one."""
-    kinds: dict[str, list[Timing]] = defaultdict(list)
+    kinds: dict[str, list[KernelTiming]] = defaultdict(list)
     for one in timings:
         kinds[one.place.kind].append(one)
     found = []
@@ -156,7 +156,7 @@ def tables() -> list[Table]:
     return [read(path) for path in sorted(FOLDER.glob("kernels_*.json.gz"))]
 
 
-def show(timings: list[Timing]) -> dict[str, Residuals]:
+def show(timings: list[KernelTiming]) -> dict[str, Residuals]:
     """Errors by family without corrections and with those of other kernels; residuals with them by class."""
     pairs = left_out(timings)
     print("family          kernels   without: median   p90    with, left out: median   p90   bias")

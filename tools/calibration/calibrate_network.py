@@ -21,7 +21,7 @@ from tools.corpus import tables
 from tools.fitting import Array, Mask, search, verbatim
 from windtunnel import gpus, networks
 from windtunnel.cost.collectives import Collectives, size_class
-from windtunnel.cost.network import LL, LL128, SIMPLE, Between, Constants, Protocol, Reach
+from windtunnel.cost.network import LL, LL128, SIMPLE, Between, NetworkConstants, Protocol, Reach
 from windtunnel.networks import Spread
 
 HEAD = (
@@ -42,7 +42,7 @@ ASSUMED = (
 
 
 @dataclass(frozen=True)
-class Row:
+class NetworkRow:
     """One measured collective between nodes; `size_bytes` as nccl-tests counts it."""
 
     network: str
@@ -63,13 +63,13 @@ class Row:
         return max(1, self.size_bytes // self.ranks) if self.kind == "all_gather" else self.size_bytes
 
 
-def rows() -> list[Row]:
+def rows() -> list[NetworkRow]:
     """Every row between nodes; those of one NVLink are the links' own matter."""
     found = []
     for r in tables.read("nccl_nodes.csv"):
         kind = "send" if r["collective"] == "sendrecv" else r["collective"]
         found.append(
-            Row(r["network"], kind, r["gpu"], int(r["n_ranks"]), int(r["n_nodes"]), int(r["size_bytes"]),
+            NetworkRow(r["network"], kind, r["gpu"], int(r["n_ranks"]), int(r["n_nodes"]), int(r["size_bytes"]),
                 float(r["time_us"]), r["notes"].startswith(PROBLEM))
         )  # fmt: skip
     return [row for row in found if row.network != "gb200-nvl72"]
@@ -95,10 +95,10 @@ SMALL_BYTES, ENOUGH = 8 << 20, 3
 """A network's latency is fitted where so many rows are smaller, its share where one is from `HEAVY_BYTES` on."""
 
 
-class Model:
+class NetworkModel:
     """The constants as a vector of logarithms: the common ones, then latency and share of each network with rows."""
 
-    def __init__(self, chosen: list[Row]) -> None:
+    def __init__(self, chosen: list[NetworkRow]) -> None:
         self.keys = keys = sorted({row.network for row in chosen})
         small = [row.network for row in chosen if row.size_bytes < SMALL_BYTES]
         large = {row.network for row in chosen if row.size_bytes >= HEAVY_BYTES}
@@ -110,14 +110,14 @@ class Model:
         self.low = np.concatenate([LOW, np.log(np.array([[LATENCY[0], SHARE[0]]] * len(keys))).ravel()])
         self.high = np.concatenate([HIGH, np.log(np.array([[LATENCY[1], SHARE[1]]] * len(keys))).ravel()])
 
-    def constants(self, at: Array) -> Constants:
+    def constants(self, at: Array) -> NetworkConstants:
         ll_share, base, hop, share, simple_base, simple_hop, tree, peer, peer_hop = np.exp(at[: len(COMMON)]).tolist()
         protocols = {
             LL: Protocol(0.0, 1.0, ll_share),
             LL128: Protocol(base, hop, share),
             SIMPLE: Protocol(simple_base, simple_hop, 1.0),
         }
-        return Constants(protocols, tree, peer, peer_hop)
+        return NetworkConstants(protocols, tree, peer, peer_hop)
 
     def reaches(self, at: Array) -> dict[str, Reach]:
         """Of each network with rows; where they do not tell the latency or the share, that of its transport."""
@@ -131,7 +131,7 @@ class Model:
             found[key] = Reach(latency, shares.get(key) or _median(shares, transport), "own")
         return found
 
-    def predict(self, at: Array, chosen: list[Row]) -> Array:
+    def predict(self, at: Array, chosen: list[NetworkRow]) -> Array:
         constants, known = self.constants(at), self.reaches(at)
         models: dict[tuple[str, str], Between] = {}
         found = []
@@ -144,7 +144,7 @@ class Model:
             found.append(model.time_us(row.kind, row.brought_bytes, Spread(row.ranks, row.nodes)))
         return np.array(found)
 
-    def fit(self, chosen: list[Row]) -> Array:
+    def fit(self, chosen: list[NetworkRow]) -> Array:
         measured = np.log(np.array([row.time_us for row in chosen]))
         # Each network counts alike, however many sizes somebody printed.
         count = {key: sum(row.network == key for row in chosen) for key in self.keys}
@@ -190,12 +190,12 @@ def _with(known: dict[str, float], transport: str) -> list[float]:
     return exact or [value for key, value in known.items() if _network(key).transport.partition("-")[0] == kind]
 
 
-def fitted_on(chosen: list[Row]) -> tuple[Model, Array]:
-    model = Model(chosen)
+def fitted_on(chosen: list[NetworkRow]) -> tuple[NetworkModel, Array]:
+    model = NetworkModel(chosen)
     return model, model.fit(chosen)
 
 
-def left_out(chosen: list[Row], keys: list[Any]) -> Array:
+def left_out(chosen: list[NetworkRow], keys: list[Any]) -> Array:
     """What each row is predicted by constants that were fitted without the rows of its key."""
 
     def predicted(_: object, others: Mask, mine: Mask) -> Array:
@@ -215,7 +215,7 @@ def line(name: str, ratios: Array) -> str:
     return f"{name:34} {len(ratios):4}  {middle:6.1%}  {most:6.1%}  {bias:+7.1%}"
 
 
-def show(words: str, chosen: list[Row], times: Array) -> None:
+def show(words: str, chosen: list[NetworkRow], times: Array) -> None:
     """The errors of predictions, by network, family and class of size."""
     ratios = times / np.array([row.time_us for row in chosen])
     print(f"\n{words}\n{COLUMNS}")
@@ -229,7 +229,7 @@ def show(words: str, chosen: list[Row], times: Array) -> None:
     print(line("all", ratios))
 
 
-def band_rows(distance: str, chosen: list[Row], times: Array) -> list[dict[str, Any]]:
+def band_rows(distance: str, chosen: list[NetworkRow], times: Array) -> list[dict[str, Any]]:
     """The bands: by family and class of size, over all classes or families where rows are few."""
     ratios = np.array([row.time_us for row in chosen]) / times
     found = []
@@ -262,7 +262,7 @@ def calibrate() -> None:
     write(model, at, chosen, bands)
 
 
-def write(model: Model, at: Array, chosen: list[Row], bands: list[dict[str, Any]]) -> None:
+def write(model: NetworkModel, at: Array, chosen: list[NetworkRow], bands: list[dict[str, Any]]) -> None:
     """Write the data file."""
     constants, known = model.constants(at), model.reaches(at)
     found: fitting.Tables = [("common", {"tree_share": constants.tree_share, "peer_share": constants.peer_share,

@@ -30,7 +30,7 @@ from tools.fitting import (
 )
 from windtunnel import gpus
 from windtunnel.cost.families import products
-from windtunnel.cost.families.products import Arithmetic, Constants, Product
+from windtunnel.cost.families.products import Arithmetic, Product, ProductConstants
 
 CLIP = 0.3
 MOST = {"tail": 1.0, "l2_share": 1.0, "read_bytes_per_clock": 128.0, "bandwidth_share": 0.95, "sharpness": 8.0}
@@ -43,7 +43,7 @@ HEAD = "Matrix products: the constants of cost/families/products.py."
 ARRAYS = Arithmetic(np.maximum, np.minimum, np.ceil)
 
 
-class Table(NamedTuple):
+class TimingTable(NamedTuple):
     """A table of timings: the precision, its file and source, a GPU a generation, and constants that it cannot tell."""
 
     family: str
@@ -56,7 +56,7 @@ class Table(NamedTuple):
 
 
 TABLES = (
-    Table(
+    TimingTable(
         "products",
         "bf16",
         2,
@@ -65,7 +65,7 @@ TABLES = (
         ("A100-SXM4-80GB", "H100-SXM5-80GB", "B200-180GB", "L40S"),
         {},
     ),
-    Table(
+    TimingTable(
         "products fp32",
         "fp32",
         4,
@@ -106,7 +106,7 @@ class Timings(NamedTuple):
         return [fold_of(f"{n:.0f} {k:.0f}") for n, k in zip(self.n, self.k, strict=True)]
 
 
-def read(table: Table) -> dict[str, Timings]:
+def read(table: TimingTable) -> dict[str, Timings]:
     """The table by GPU."""
     found: dict[str, dict[tuple[float, ...], list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in tables.read(table.name):
@@ -119,7 +119,7 @@ def read(table: Table) -> dict[str, Timings]:
     }
 
 
-def predict(timings: Timings, gpu: gpus.Gpu, constants: Constants, table: Table) -> Array:
+def predict(timings: Timings, gpu: gpus.Gpu, constants: ProductConstants, table: TimingTable) -> Array:
     """The model's time of each row: `products.time_us` and the floor, for arrays."""
     of = products.rates(gpu, gpu.peak_flops[table.precision], constants)
     item = table.item_bytes
@@ -140,23 +140,23 @@ def predict(timings: Timings, gpu: gpus.Gpu, constants: Constants, table: Table)
     return constants.floor_us + best * products.slowdown(product, of, constants)
 
 
-def fit(timings: Timings, gpu: gpus.Gpu, table: Table) -> Constants:
+def fit(timings: Timings, gpu: gpus.Gpu, table: TimingTable) -> ProductConstants:
     """The constants that meet the rows best."""
 
-    def loss(constants: Constants) -> float:
+    def loss(constants: ProductConstants) -> float:
         return loss_of(predict(timings, gpu, constants, table), timings.us, CLIP)
 
-    def move(of: Constants, name: str, step: float) -> Constants:
+    def move(of: ProductConstants, name: str, step: float) -> ProductConstants:
         value = max(LEAST.get(name, 0.0), getattr(of, name) * np.exp(step))
         return of._replace(**{name: float(min(MOST.get(name, np.inf), value))})
 
-    free = [name for name in Constants._fields if name not in table.fixed]
-    begin = Constants()._replace(**table.fixed)
+    free = [name for name in ProductConstants._fields if name not in table.fixed]
+    begin = ProductConstants()._replace(**table.fixed)
     found = search(begin, free, loss, move, least=0.02, grow=1.2, shrink=lambda step: 0.45 * step)
     return found._replace(**{name: float(f"{getattr(found, name):.4g}") for name in free})
 
 
-def cross_validate(timings: Timings, gpu: gpus.Gpu, table: Table) -> Residuals:
+def cross_validate(timings: Timings, gpu: gpus.Gpu, table: TimingTable) -> Residuals:
     """Every fold predicted with constants that have not seen its shapes."""
 
     def predicted(_: int, others: Mask, mine: Mask) -> Array:
@@ -165,7 +165,7 @@ def cross_validate(timings: Timings, gpu: gpus.Gpu, table: Table) -> Residuals:
     return Residuals("own GPU", gpu.key, timings.us / left_out(timings.folds(), predicted))
 
 
-def leave_out(timings: dict[str, Timings], rows: dict[str, Constants], table: Table) -> list[Residuals]:
+def leave_out(timings: dict[str, Timings], rows: dict[str, ProductConstants], table: TimingTable) -> list[Residuals]:
     """Each fitted GPU predicted as if its generation had no data: with the constants of the nearest other one."""
     keys = by_generation(rows)
     nearest = products.NEAREST_FP32 | WITHOUT_TENSOR_CORES if table.precision == "fp32" else products.NEAREST
@@ -178,7 +178,7 @@ def leave_out(timings: dict[str, Timings], rows: dict[str, Constants], table: Ta
     return found
 
 
-def by_generation(rows: dict[str, Constants]) -> dict[str, str]:
+def by_generation(rows: dict[str, ProductConstants]) -> dict[str, str]:
     """The first fitted GPU of each generation."""
     found: dict[str, str] = {}
     for key in rows:
@@ -186,13 +186,13 @@ def by_generation(rows: dict[str, Constants]) -> dict[str, str]:
     return found
 
 
-def predict_as(timings: Timings, gpu: gpus.Gpu, constants: Constants, of: gpus.Gpu, table: Table) -> Array:
+def predict_as(timings: Timings, gpu: gpus.Gpu, constants: ProductConstants, of: gpus.Gpu, table: TimingTable) -> Array:
     """The times on one GPU with the constants of another, whose power limit may be a different one."""
     clock = gpu.sustained_share / of.sustained_share
     return predict(timings, gpu, products.scaled(constants, 1.0, clock), table)
 
 
-def siblings(timings: dict[str, Timings], rows: dict[str, Constants], table: Table) -> list[Residuals]:
+def siblings(timings: dict[str, Timings], rows: dict[str, ProductConstants], table: TimingTable) -> list[Residuals]:
     """The GPUs that share a generation and its kind of SM with a fitted one, with its constants."""
     keys = by_generation(rows)
     found = []
@@ -211,10 +211,10 @@ SOURCES = {
 }
 
 
-def calibrate_table(table: Table) -> tuple[Tables, Tables]:
+def calibrate_table(table: TimingTable) -> tuple[Tables, Tables]:
     """Fit and cross-validate one table: the rows of products.toml and those of bands.toml."""
     timings = read(table)
-    rows: dict[str, Constants] = {}
+    rows: dict[str, ProductConstants] = {}
     own: list[Residuals] = []
     found: Tables = []
     for key in table.fitted:

@@ -35,7 +35,7 @@ SHORT = 2048
 """Sequences up to so many tokens: attention is a quarter of the step at most."""
 
 
-class Steps(NamedTuple):
+class Trainings(NamedTuple):
     """The trainings, and the milliseconds of each that products, attention and other kernels take in short runs."""
 
     recordings: list[Recording]
@@ -58,11 +58,11 @@ class Steps(NamedTuple):
         return (self.products + factor * self.attention) / share + self.others
 
 
-def steps() -> Steps:
+def steps() -> Trainings:
     """The recorded trainings, priced by the kernels' constants."""
     some = recordings.read(recordings.LANGUAGES)
     parts = np.array([parts_of(one) for one in some])
-    return Steps(some, *parts.T)
+    return Trainings(some, *parts.T)
 
 
 def parts_of(one: Recording) -> tuple[float, float, float]:
@@ -77,7 +77,7 @@ def parts_of(one: Recording) -> tuple[float, float, float]:
     return found["products"], found["attention"], found["others"]
 
 
-def fit(some: Steps, wanted: Mask) -> tuple[float, dict[str, float]]:
+def fit(some: Trainings, wanted: Mask) -> tuple[float, dict[str, float]]:
     """The share, and the factor of attention on each GPU, with the least mean of the logarithmic errors."""
     cards = np.array(some.cards)
     best = (np.inf, 1.0, dict.fromkeys(some.cards, 1.0))
@@ -94,7 +94,7 @@ def fit(some: Steps, wanted: Mask) -> tuple[float, dict[str, float]]:
     return best[1], best[2]
 
 
-def show(some: Steps, name: str, predicted: Array) -> None:
+def show(some: Trainings, name: str, predicted: Array) -> None:
     """Lines of the table: each GPU's errors, and those of short sequences alone."""
     lengths = np.array([int(one.group.split(" x ")[1].split(",")[0]) for one in some.recordings])
     for card in sorted(set(some.cards)):
@@ -103,7 +103,7 @@ def show(some: Steps, name: str, predicted: Array) -> None:
         Residuals(f"up to {SHORT}", card, (some.ms / predicted)[mine & (lengths <= SHORT)]).report()
 
 
-def validate(some: Steps) -> dict[str, float]:
+def validate(some: Trainings) -> dict[str, float]:
     """Print the errors with rows, models and the GPU left out, and return the width that holds 80 % of each."""
 
     def predict(_: Any, others: Mask, these: Mask) -> Array:

@@ -27,7 +27,7 @@ from rich.progress import Progress
 
 from tools import ROOT
 from tools.conformance.upstream import page
-from tools.conformance.upstream.runs import BAD, EMULATED, STUB, Journal, Result, Runner
+from tools.conformance.upstream.runs import BAD, EMULATED, STUB, FileJournal, Result, Runner
 from tools.conformance.upstream.sources import VERSION, SourcesError, find, flame_graphs
 
 CACHE = ROOT / ".cache" / "conformance"
@@ -67,7 +67,7 @@ def main() -> int:
         if not run_all(runner, journals, files, kind, options):
             print("conformance: interrupted; the same command goes on from here", file=sys.stderr)
             return 130
-        read = {file: Journal.read(path(journals, file)) for file in whole}
+        read = {file: FileJournal.read(path(journals, file)) for file in whole}
         if kind == "emulated":
             empty = frozenset(file for file, journal in read.items() if journal.finished and not journal.collected)
         results[kind] = {
@@ -112,7 +112,7 @@ def run_all(runner: Runner, journals: Path, files: list[str], kind: str, options
 
 def run(runner: Runner, journals: Path, file: str, kind: str, options: argparse.Namespace) -> None:
     """Bring one file's journal to its end."""
-    journal = Journal.read(path(journals, file))
+    journal = FileJournal.read(path(journals, file))
     if options.fresh or (journal.finished and kind == "emulated" and not options.failed and not options.count):
         journal.forget()
     elif options.failed and kind == "emulated" and journal.collected:
@@ -121,17 +121,17 @@ def run(runner: Runner, journals: Path, file: str, kind: str, options: argparse.
         return
     if not journal.collected:
         runner.run(file, journal, frozenset())
-        journal = Journal.read(journal.path)
+        journal = FileJournal.read(journal.path)
     inside = page.drawn(file, journal.collected)
     if options.failed and options.suites and kind == "emulated" and not journal.results:
         leave_as_before(journal, file, inside)
     wanted = inside & {name for at, name in page.listed() if at == file} if options.list else inside
     runner.run(file, journal, frozenset(wanted))
-    journal = Journal.read(journal.path)
+    journal = FileJournal.read(journal.path)
     if kind == "emulated" and not options.once:
         runner.again(file, journal)
-        runner.with_other_gpus(file, Journal.read(journal.path))
-        journal = Journal.read(journal.path)
+        runner.with_other_gpus(file, FileJournal.read(journal.path))
+        journal = FileJournal.read(journal.path)
     if inside <= journal.results.keys():
         for name in journal.left():  # out of scope, or not of the sample
             journal.write(test=name, outcome="skipped", seconds=0, message="not run", text="")
@@ -139,7 +139,7 @@ def run(runner: Runner, journals: Path, file: str, kind: str, options: argparse.
     print(f"{kind}: {file}: {len(wanted)} tests", file=sys.stderr, flush=True)
 
 
-def leave_as_before(journal: Journal, file: str, inside: set[str]) -> None:
+def leave_as_before(journal: FileJournal, file: str, inside: set[str]) -> None:
     """Of a file without a journal that the page has: note that all but its failing tests stay as they are there."""
     text = SUITES_PAGE.read_text(encoding="utf-8")
     if file not in page.files_after(page.NOT_REACHED, text):
@@ -147,7 +147,7 @@ def leave_as_before(journal: Journal, file: str, inside: set[str]) -> None:
             journal.write(test=name, outcome=page.EARLIER, seconds=0, message="", text="")
 
 
-def found(file: str, journal: Journal) -> dict[str, Result]:
+def found(file: str, journal: FileJournal) -> dict[str, Result]:
     """A file's results; a test without one was not run, and those that were not drawn are left out."""
     drawn = page.drawn(file, journal.collected)
     names = [name for name in journal.collected if name in drawn or page.out_of_scope(file, name) is not None]

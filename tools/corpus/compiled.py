@@ -25,7 +25,7 @@ NOT_DRAWN = "sam2_hiera"
 """Models that were left out of the draws: without data their initialization never ended, until 2026-11-26."""
 
 
-class Row(NamedTuple):
+class CompiledRow(NamedTuple):
     """One model's published images a second, eager and compiled, and the versions they were reached with."""
 
     model: str
@@ -38,9 +38,11 @@ class Row(NamedTuple):
     gpu: str = GPU
 
     @property
-    def image_row(self) -> images.Row:
+    def image_row(self) -> images.ImageRow:
         """The eager row of this model, as `images` takes it."""
-        return images.Row(self.model, GPU, "infer", "nchw", self.batch, self.size, self.torch, self.cuda, self.eager)
+        return images.ImageRow(
+            self.model, GPU, "infer", "nchw", self.batch, self.size, self.torch, self.cuda, self.eager
+        )
 
 
 class DashboardRow(NamedTuple):
@@ -52,7 +54,7 @@ class DashboardRow(NamedTuple):
     speedup: float
 
 
-def rows() -> list[Row]:
+def rows() -> list[CompiledRow]:
     """timm's published results that programs here can be compared with."""
     found = []
     for row in tables.read("compiled_models.csv"):
@@ -60,7 +62,9 @@ def rows() -> list[Row]:
             version, _, cuda = row["torch"].partition(" cu")
             both = float(row["eager"]), float(row["compiled"])
             found.append(
-                Row(row["model"], int(row["batch"]), int(row["size"]), version, f"{cuda[:-1]}.{cuda[-1]}", *both)
+                CompiledRow(
+                    row["model"], int(row["batch"]), int(row["size"]), version, f"{cuda[:-1]}.{cuda[-1]}", *both
+                )
             )
     return found
 
@@ -122,14 +126,14 @@ def training_step(run: nn.Module, batch: Tensor) -> Callable[[], None]:
     return step
 
 
-def chosen(most: int, begin: int = 0) -> list[Row]:
+def chosen(most: int, begin: int = 0) -> list[CompiledRow]:
     """So many rows from number `begin` on, in an order that a seed gives."""
     found = rows()
     random.Random(SEED).shuffle(found)
     return found[begin : begin + most]
 
 
-def held_out(most: int) -> list[Row]:
+def held_out(most: int) -> list[CompiledRow]:
     """So many rows that judge alone, drawn by `HELD_OUT_SEED` from models that no command had priced before."""
     known = {one.model for name in (EAGER_STEPS, COMPILED_STEPS) for one in recordings.read(name)}
     known |= {row.model for row in images.in_order()[:PRICED]} | {row.model for row in chosen(PRICED)}
@@ -138,7 +142,7 @@ def held_out(most: int) -> list[Row]:
     return found[:most]
 
 
-def run(timm: Any, row: Row) -> tuple[steps.Step, steps.Step]:
+def run(timm: Any, row: CompiledRow) -> tuple[steps.Step, steps.Step]:
     """A model's step eagerly and compiled, each after a warm-up, on the row's GPU; the latter's band is that of both.
 
     Raises:

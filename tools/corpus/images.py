@@ -33,7 +33,7 @@ REPARAMETRIZED = ("fastvit", "ghostnetv3", "mobileone", "repghostnet", "repvgg",
 """Families whose branches timm's benchmark merges before it measures, which the programs here do not."""
 
 
-class Row(NamedTuple):
+class ImageRow(NamedTuple):
     """One published result: images a second, and the versions it was reached with."""
 
     model: str
@@ -55,17 +55,17 @@ class Row(NamedTuple):
         return 1000.0 * self.batch / self.throughput
 
 
-def rows() -> list[Row]:
+def rows() -> list[ImageRow]:
     """The published results that programs here can be compared with."""
     found = []
     for row in tables.read("image_models.csv"):
         sizes = int(row["batch"]), int(row["size"])
         where = KEYS[row["gpu"]], row["mode"], row["layout"]
-        found.append(Row(row["model"], *where, *sizes, row["torch"], row["cuda"], float(row["images_per_s"])))
+        found.append(ImageRow(row["model"], *where, *sizes, row["torch"], row["cuda"], float(row["images_per_s"])))
     return [row for row in found if not row.model.startswith(REPARAMETRIZED)]
 
 
-def in_order() -> list[Row]:
+def in_order() -> list[ImageRow]:
     """The rows of the RTX 3090, and after them the others in an order that a seed gives."""
     found = rows()
     others = [row for row in found if row.gpu != "RTX3090"]
@@ -88,7 +88,7 @@ def import_timm() -> Any:
     return timm
 
 
-def step_of(model: nn.Module, row: Row, images: Tensor) -> Callable[[], None]:
+def step_of(model: nn.Module, row: ImageRow, images: Tensor) -> Callable[[], None]:
     """One step as timm's benchmark takes it."""
     if row.mode == "infer":
         model.eval()
@@ -111,7 +111,7 @@ def step_of(model: nn.Module, row: Row, images: Tensor) -> Callable[[], None]:
     return train
 
 
-def create(timm: Any, row: Row) -> Any:
+def create(timm: Any, row: ImageRow) -> Any:
     """The row's model for images of the row's size."""
     known = timm.get_pretrained_cfg(row.model)
     if known is None or known.input_size[-1] != row.size:
@@ -120,7 +120,7 @@ def create(timm: Any, row: Row) -> Any:
     return timm.create_model(row.model)
 
 
-def made(timm: Any, row: Row) -> tuple[nn.Module, Tensor]:
+def made(timm: Any, row: ImageRow) -> tuple[nn.Module, Tensor]:
     """A row's model and batch of images, on the GPU, with timm's settings of its time."""
     timm.layers.set_fused_attn(row.torch >= "2")  # timm of torch 1.12 had attention written out
     timm.layers.set_fast_norm(row.torch >= "2")
@@ -135,7 +135,7 @@ def why(error: RuntimeError) -> str:
     return str(error).partition(". GPU")[0].splitlines()[0]
 
 
-def run(timm: Any, row: Row) -> steps.Step:
+def run(timm: Any, row: ImageRow) -> steps.Step:
     """The second step on the row's GPU.
 
     Raises:

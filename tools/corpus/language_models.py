@@ -64,7 +64,7 @@ class Sharded(nn.Module):
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
-class Block(Sharded):
+class DecoderBlock(Sharded):
     """Normalization first, attention over what came before."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -88,7 +88,7 @@ class Mpt(Sharded):
     def __init__(self, model: str, length: int, recompute: bool) -> None:
         layers, width, heads = SIZES[model]
         super().__init__([(WORDS, width), (length, width), (width,), (width,)])
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(DecoderBlock(width, heads) for _ in range(layers))
         self.recompute = recompute
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ class Mpt(Sharded):
         return linear(layer_norm(x, x.shape[-1:], scale, shift), words)
 
 
-class Row(NamedTuple):
+class LanguageRow(NamedTuple):
     """A published training: tokens a second on each GPU, in micro-batches of so many sequences."""
 
     model: str
@@ -120,10 +120,10 @@ class Row(NamedTuple):
         return 1000.0 * self.batch * self.length / self.published
 
 
-def rows() -> list[Row]:
+def rows() -> list[LanguageRow]:
     """The published trainings in bfloat16."""
     return [
-        Row(
+        LanguageRow(
             row["model"],
             row["gpu"],
             int(row["length"]),
@@ -136,7 +136,7 @@ def rows() -> list[Row]:
     ]
 
 
-def run(row: Row) -> steps.Step:
+def run(row: LanguageRow) -> steps.Step:
     """A micro-batch and an update on the row's GPU.
 
     The update is a hundredth of a micro-batch at most, so how many micro-batches come before it does not matter.
@@ -147,7 +147,7 @@ def run(row: Row) -> steps.Step:
     return step
 
 
-def training(row: Row) -> Callable[[], None]:
+def training(row: LanguageRow) -> Callable[[], None]:
     """A step on the current device."""
     model = Mpt(row.model, row.length, row.recompute)
     tokens = torch.zeros(row.batch, row.length, dtype=torch.long)

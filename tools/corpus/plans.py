@@ -22,7 +22,7 @@ PROGRAM = "tools.corpus.plan_program"
 
 def compare(only: str) -> None:
     """Print a table a model, and what they say together."""
-    groups: dict[tuple[str, str], dict[str, training.Row]] = {}
+    groups: dict[tuple[str, str], dict[str, training.TrainingRow]] = {}
     for row in training.rows():
         if row.model.startswith(only):
             groups.setdefault((row.model, row.kind), {}).setdefault(row.gpu, row)
@@ -69,7 +69,7 @@ def compare(only: str) -> None:
         print(f"recommended GPU: the fastest in {best} of {plans} plans, within its band in {within}")
 
 
-def planned(model: str, kind: str, published: dict[str, training.Row]) -> dict[str, Row]:
+def planned(model: str, kind: str, published: dict[str, training.TrainingRow]) -> dict[str, Row]:
     """The largest batch and its time on each GPU; four times the published batch is as far as the search goes."""
     top = 4 * max(row.batch for row in published.values())
     question = Question(

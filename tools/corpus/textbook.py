@@ -68,7 +68,7 @@ class Attention(nn.Module):
         return self.out(context.transpose(1, 2).contiguous().view(batch, length, WIDTH))
 
 
-class Block(nn.Module):
+class TextbookBlock(nn.Module):
     """Normalization first, a dropout behind each of the two parts."""
 
     def __init__(self, stage: int) -> None:
@@ -90,7 +90,7 @@ class Model(nn.Module):
     def __init__(self, stage: int) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.drop, self.blocks = nn.Dropout(DROPOUT), nn.Sequential(*(Block(stage) for _ in range(LAYERS)))
+        self.drop, self.blocks = nn.Dropout(DROPOUT), nn.Sequential(*(TextbookBlock(stage) for _ in range(LAYERS)))
         self.norm = (nn.LayerNorm if stage >= 4 else WrittenNorm)(WIDTH)
         self.head = nn.Linear(WIDTH, WORDS, bias=False)
 

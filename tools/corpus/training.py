@@ -208,7 +208,7 @@ def run(name: str, key: str, kind: str, batch: int, cuda: str = "11.8") -> Run:
     return Run(step, samples)
 
 
-class Row(NamedTuple):
+class TrainingRow(NamedTuple):
     """Published throughput of one model on one GPU, `card` as it was published, in samples or tokens a second."""
 
     model: str
@@ -226,7 +226,7 @@ class Row(NamedTuple):
         return f"{self.kind} {self.batch}"
 
 
-def rows() -> list[Row]:
+def rows() -> list[TrainingRow]:
     """Published throughput on one GPU of the models that are written here."""
     found = []
     for row in tables.read("training_throughput.csv"):
@@ -237,12 +237,12 @@ def rows() -> list[Row]:
             old = OLD_SOFTWARE in row["notes"]
             published = float(row["value"])
             found.append(
-                Row(row["model"], key, row["gpu"], kind, int(row["batch"]), published, cuda, row["source"], old)
+                TrainingRow(row["model"], key, row["gpu"], kind, int(row["batch"]), published, cuda, row["source"], old)
             )
     return found
 
 
-def predict(row: Row) -> tuple[float, float | None]:
+def predict(row: TrainingRow) -> tuple[float, float | None]:
     """Samples (or tokens) a second on the row's GPU, as the emulated program's own clock says, and the run's band."""
     found = run(row.model, row.gpu, row.kind, row.batch, row.cuda)
     return found.throughput, found.step.band

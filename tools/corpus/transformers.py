@@ -38,7 +38,7 @@ MODELS = {
 }
 
 
-class Block(nn.Module):
+class EncoderBlock(nn.Module):
     """Attention written out, and a feed-forward part."""
 
     def __init__(self, sizes: Sizes) -> None:
@@ -83,7 +83,7 @@ class Transformer(nn.Module):
     def __init__(self, sizes: Sizes, length: int) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(sizes.words, sizes.hidden), nn.Embedding(length, sizes.hidden)
-        self.blocks = nn.ModuleList(Block(sizes) for _ in range(sizes.layers))
+        self.blocks = nn.ModuleList(EncoderBlock(sizes) for _ in range(sizes.layers))
         self.norm, self.head = nn.LayerNorm(sizes.hidden), nn.Linear(sizes.hidden, sizes.words, bias=False)
         self.bert = sizes.bert
 
@@ -96,7 +96,7 @@ class Transformer(nn.Module):
         return self.head(self.norm(x))
 
 
-class Row(NamedTuple):
+class LatencyRow(NamedTuple):
     """One published latency, in milliseconds."""
 
     model: str
@@ -112,15 +112,15 @@ class Row(NamedTuple):
         return f"{self.gpu} {self.mode}"
 
 
-def rows() -> list[Row]:
+def rows() -> list[LatencyRow]:
     """The published latencies of the models that are written here."""
     return [
-        Row(r["model"], gpus.find(r["gpu"]).key, r["mode"], int(r["length"]), int(r["batch"]), float(r["ms"]))
+        LatencyRow(r["model"], gpus.find(r["gpu"]).key, r["mode"], int(r["length"]), int(r["batch"]), float(r["ms"]))
         for r in tables.read("transformers_fp32.csv")
     ]
 
 
-def run(row: Row) -> steps.Step:
+def run(row: LatencyRow) -> steps.Step:
     """The second step on the row's GPU."""
     with steps.emulated(row.gpu, row.cuda) as session:
         found = _second(row, session)
@@ -128,7 +128,7 @@ def run(row: Row) -> steps.Step:
     return found
 
 
-def _second(row: Row, session: Session) -> steps.Step:
+def _second(row: LatencyRow, session: Session) -> steps.Step:
     with torch.device("cuda"):
         model = Transformer(MODELS[row.model], row.length).train(row.mode == "train")
         tokens = torch.zeros(row.batch, row.length, dtype=torch.long)

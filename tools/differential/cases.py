@@ -53,7 +53,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Case:
+class OperatorCase:
     """One call: `variant` names the way of calling, `build` makes it in a place and gives what it left."""
 
     variant: str
@@ -69,19 +69,19 @@ def samples(op: Any, dtype: torch.dtype, limit: int, grad: bool) -> list[Any]:
     return made[::step][:limit]
 
 
-def cases(op: Any, dtype: torch.dtype, limit: int) -> Iterator[Case]:
+def cases(op: Any, dtype: torch.dtype, limit: int) -> Iterator[OperatorCase]:
     """All cases of an operator with one type."""
     for index, sample in enumerate(samples(op, dtype, limit, False)):
         for variant, build in of_sample(op, sample, dtype):
-            yield Case(variant, index, build)
+            yield OperatorCase(variant, index, build)
     if op.supports_autograd and dtype in op.supported_backward_dtypes("cpu"):
         for index, sample in enumerate(samples(op, dtype, limit, True)):
-            yield Case("gradients", index, gradients(op, sample))
+            yield OperatorCase("gradients", index, gradients(op, sample))
             if dtype.is_complex:
-                yield Case("gradients of conjugate views", index, gradients(op, changed(sample, conjugated)))
+                yield OperatorCase("gradients of conjugate views", index, gradients(op, changed(sample, conjugated)))
     if op.error_inputs_func is not None and dtype is torch.float32:
         for index, error in enumerate(op.error_inputs("cpu")):
-            yield Case("errors", index, call(op.get_op(), error.sample_input))
+            yield OperatorCase("errors", index, call(op.get_op(), error.sample_input))
 
 
 def current(function: Any) -> Any:

@@ -36,7 +36,7 @@ WAYS: tuple[dict[str, object], ...] = (
 )
 
 
-class Step(NamedTuple):
+class FunctionStep(NamedTuple):
     """One step: which of `STEP`, the tensors that it takes, and a number."""
 
     name: str
@@ -88,7 +88,7 @@ THRESHOLD = 0.4
 class Made(NamedTuple):
     """A random function, and whether gradients are asked of it; then it writes to none of its arguments."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[FunctionStep, ...]
     differentiates: bool
     way: dict[str, object]
 
@@ -113,12 +113,13 @@ def made(seed: int) -> Made:
     way = WAYS[seed % len(WAYS)]
     names = [*UNARY, *BINARY, *WRITE, *([] if way.get("fullgraph") else [BRANCH])]
     steps = [
-        Step(draw.choice(names), draw.randrange(99), draw.randrange(99), 1 + draw.randrange(5)) for _ in range(STEPS)
+        FunctionStep(draw.choice(names), draw.randrange(99), draw.randrange(99), 1 + draw.randrange(5))
+        for _ in range(STEPS)
     ]
-    return Made((Step("sine", 0, 0, 1), *steps), bool(seed // len(WAYS) % 2), way)
+    return Made((FunctionStep("sine", 0, 0, 1), *steps), bool(seed // len(WAYS) % 2), way)
 
 
-class Outcome(NamedTuple):
+class CallOutcome(NamedTuple):
     """What a call gives: its results, what its arguments are then, and their gradients."""
 
     results: list[Tensor]
@@ -126,7 +127,7 @@ class Outcome(NamedTuple):
     gradients: list[Tensor]
 
 
-def call(function: Callable[..., list[Tensor]], length: int, differentiates: bool, seed: int) -> Outcome:
+def call(function: Callable[..., list[Tensor]], length: int, differentiates: bool, seed: int) -> CallOutcome:
     """One call with arguments that a seed decides."""
     numbers = torch.Generator().manual_seed(seed)
     shapes = ((length, WIDTH), (length, WIDTH), (1, WIDTH))
@@ -138,12 +139,12 @@ def call(function: Callable[..., list[Tensor]], length: int, differentiates: boo
     if asked:
         weights = [torch.linspace(-1, 1, result.numel(), device="cuda").view(result.shape) for result in asked]
         gradients = list(torch.autograd.grad(asked, arguments[2:], weights))
-    return Outcome([result.detach() for result in results], [one.detach() for one in arguments], gradients)
+    return CallOutcome([result.detach() for result in results], [one.detach() for one in arguments], gradients)
 
 
-def differences(wanted: Outcome, found: Outcome) -> Iterable[str]:
+def differences(wanted: CallOutcome, found: CallOutcome) -> Iterable[str]:
     """What is not as it is uncompiled."""
-    for field in Outcome._fields:
+    for field in CallOutcome._fields:
         ours, theirs = getattr(found, field), getattr(wanted, field)
         if len(ours) != len(theirs):
             yield f"{len(ours)} {field} instead of {len(theirs)}"

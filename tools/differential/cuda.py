@@ -85,7 +85,7 @@ class Phase:
 
 
 @dataclass
-class Case:
+class CudaCase:
     """A kernel with its launch."""
 
     seed: int
@@ -178,7 +178,7 @@ def count(random_: random.Random) -> Phase:
     return Phase([f"__nvvm_atom_add_gen_i(&total[u % {places}u], t);"], _each(act), barrier=False)
 
 
-def generate(seed: int) -> Case:
+def generate(seed: int) -> CudaCase:
     random_ = random.Random(seed)
     fault = random_.choice(sorted(FAULTS)) if seed % 2 else None
     threads, blocks = random_.choice([32, 64, 96, 128]), random_.randrange(2, 5)
@@ -195,12 +195,12 @@ def generate(seed: int) -> Case:
             phases.append(count(random_))
     if fault in ("no barrier", "not written", "some return"):
         phases += exchange(random_, threads)
-    case = Case(seed, fault, blocks, threads, phases, set(), "")
+    case = CudaCase(seed, fault, blocks, threads, phases, set(), "")
     case.source = write(case, random_)
     return case
 
 
-def write(case: Case, random_: random.Random) -> str:
+def write(case: CudaCase, random_: random.Random) -> str:
     """The text, with the fault planted and its lines noted."""
     lines = HEAD.splitlines()
     lines += [
@@ -240,7 +240,7 @@ def write(case: Case, random_: random.Random) -> str:
     return "\n".join(lines) + "\n"
 
 
-def expected(case: Case, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def expected(case: CudaCase, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The interpreter's values: one thread after another, phase by phase."""
     size = case.blocks * case.threads
     y, total = np.zeros(size, np.float32), np.zeros(32, np.int32)

@@ -52,7 +52,7 @@ def fetch(pointer, at, n):
 """
 
 
-class Case(NamedTuple):
+class KernelCase(NamedTuple):
     """A kernel: how it is written, what is wrong with it, and what looks as if it were."""
 
     seed: int
@@ -64,7 +64,7 @@ class Case(NamedTuple):
     decoys: frozenset[str]
 
 
-def made(seed: int) -> Case:
+def made(seed: int) -> KernelCase:
     """The kernel of a seed; every other one has a fault."""
     chance = random.Random(seed)
     way = chance.choice(WAYS)
@@ -82,10 +82,10 @@ def made(seed: int) -> Case:
         decoys -= {"view", "partial"}
     if fault == "one place for all":
         decoys -= {"count"}
-    return Case(seed, way, fault, chance.choice(DTYPES), block, size, decoys)
+    return KernelCase(seed, way, fault, chance.choice(DTYPES), block, size, decoys)
 
 
-def source(case: Case) -> tuple[str, int]:
+def source(case: KernelCase) -> tuple[str, int]:
     """The module of a kernel, and the line of its fault (0 without one)."""
     lines = [
         *(HEAD + HELPER).splitlines(),
@@ -106,11 +106,11 @@ def source(case: Case) -> tuple[str, int]:
     return "\n".join(lines) + "\n", marked[0] if marked else 0
 
 
-def _mark(case: Case, *faults: str) -> str:
+def _mark(case: KernelCase, *faults: str) -> str:
     return "  # fault" if case.fault in faults else ""
 
 
-def _flat(case: Case) -> Iterator[str]:
+def _flat(case: KernelCase) -> Iterator[str]:
     """A kernel over one dimension."""
     indent, start = "", "pid * BLOCK"
     if case.way == "loop":
@@ -136,7 +136,7 @@ def _flat(case: Case) -> Iterator[str]:
     yield f"{indent}tl.store(out_ptr + {place}, {value}.to(out_ptr.dtype.element_ty){store}){wrong}"
 
 
-def _tiles(case: Case) -> Iterator[str]:
+def _tiles(case: KernelCase) -> Iterator[str]:
     """A kernel over rows of N columns."""
     reads = _mark(case, "load past the end", "nothing written", "last element not written")
     writes = _mark(case, "store past the end")
@@ -170,7 +170,7 @@ def _tiles(case: Case) -> Iterator[str]:
     yield f"out.store([pid * BLOCK, 0], (2 * x + y).to(out_ptr.dtype.element_ty)){writes}"
 
 
-def _module(case: Case, folder: Path) -> tuple[ModuleType, int]:
+def _module(case: KernelCase, folder: Path) -> tuple[ModuleType, int]:
     text, line = source(case)
     path = folder / f"kernel_{case.seed}.py"
     path.write_text(text)
@@ -182,7 +182,7 @@ def _module(case: Case, folder: Path) -> tuple[ModuleType, int]:
     return module, line
 
 
-def _argument(case: Case, shape: tuple[int, ...], fault_here: bool) -> Tensor:
+def _argument(case: KernelCase, shape: tuple[int, ...], fault_here: bool) -> Tensor:
     """An input: whole, a view in a larger allocation, filled in parts, or not filled, where that is the fault."""
     numbers = torch.arange(int(torch.Size(shape).numel())).remainder(50).reshape(shape).to(case.dtype)
     if fault_here and case.fault == "nothing written":
@@ -203,7 +203,7 @@ def _argument(case: Case, shape: tuple[int, ...], fault_here: bool) -> Tensor:
     return numbers.cuda()
 
 
-def found(case: Case, folder: Path) -> tuple[set[tuple[str, int, str]], str]:
+def found(case: KernelCase, folder: Path) -> tuple[set[tuple[str, int, str]], str]:
     """The errors that the sanitizer reports of a kernel (check, line, argument), and what is wrong with its values."""
     import triton
 

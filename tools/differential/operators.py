@@ -12,7 +12,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 import windtunnel
-from tools.differential.cases import SEED, Case, Place, cases
+from tools.differential.cases import SEED, OperatorCase, Place, cases
 from tools.differential.found import Found
 from tools.differential.outcomes import Outcome, differences
 
@@ -48,7 +48,7 @@ class Planned:
 
     operator: str
     dtype: str
-    case: Case
+    case: OperatorCase
     want: Outcome
     values: bool
 
@@ -81,7 +81,7 @@ def planned(
                 yield Planned(name_of(op), dtype, case, want, not unwritten and not drawn(case, plain, want))
 
 
-def drawn(case: Case, place: Place, want: Outcome) -> bool:
+def drawn(case: OperatorCase, place: Place, want: Outcome) -> bool:
     """Whether a case's values are random, or memory that nothing wrote."""
     torch.manual_seed(SEED)
     before = torch.random.get_rng_state()

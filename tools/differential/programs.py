@@ -47,7 +47,7 @@ class World:
 
 
 @dataclass(frozen=True)
-class Step:
+class ProgramStep:
     """One step: its name in `STEP`, the tensors that it takes, its numbers; whether plain PyTorch raised."""
 
     name: str
@@ -210,7 +210,7 @@ def begin(world: World, seed: int) -> None:
         world.add(made, place)
 
 
-def apply(world: World, step: Step) -> str:
+def apply(world: World, step: ProgramStep) -> str:
     """Do one step; the class of its error, or nothing."""
     before = len(world.tensors)
     try:
@@ -233,18 +233,18 @@ def allowed(world: World, name: str, chosen: tuple[int, ...]) -> bool:
     return world.places[a] == world.places[b] or lone
 
 
-def written(seed: int) -> tuple[World, list[Step]]:
+def written(seed: int) -> tuple[World, list[ProgramStep]]:
     """(plain PyTorch's end, steps) of a program."""
     draw = random.Random(seed)
     world = World(emulated=False)
     begin(world, seed)
-    steps: list[Step] = []
+    steps: list[ProgramStep] = []
     while len(steps) < STEPS:
         name = draw.choice(list(STEP))
         chosen = tuple(draw.randrange(len(world.tensors)) for _ in range(STEP[name][0]))
-        step = Step(name, chosen, (draw.randrange(100), draw.randrange(100)))
+        step = ProgramStep(name, chosen, (draw.randrange(100), draw.randrange(100)))
         if allowed(world, name, chosen):
-            steps.append(Step(name, chosen, step.numbers, apply(world, step)))
+            steps.append(ProgramStep(name, chosen, step.numbers, apply(world, step)))
     return world, steps
 
 
@@ -304,7 +304,7 @@ def caught(world: World) -> list[Leaf] | str:
         return f"{type(error).__name__}: {error}"
 
 
-def rerun(seed: int, plain: World, steps: list[Step], grads: list[Leaf] | str) -> str:
+def rerun(seed: int, plain: World, steps: list[ProgramStep], grads: list[Leaf] | str) -> str:
     """Run a program on emulated GPUs; the first difference, or nothing."""
     world = World(emulated=True)
     begin(world, seed)

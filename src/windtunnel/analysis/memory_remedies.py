@@ -42,7 +42,7 @@ REPEATED = 8
 EXPANDABLE = "expandable_segments:True"
 
 
-class Row(NamedTuple):
+class HistoryRow(NamedTuple):
     """A row of the history of one device, with what is known of the allocation that it begins or ends."""
 
     action: str
@@ -62,7 +62,7 @@ class History:
     """A device's rows up to the last request that failed, and what is known of the program."""
 
     device: int
-    rows: list[Row]
+    rows: list[HistoryRow]
     settings: Settings
     ranks: int = 1
     sizes: dict[str, set[int]] = field(default_factory=dict)  # of parameters, by the module that has them
@@ -72,7 +72,7 @@ class History:
         """Whether FSDP is at work."""
         return any(row.role.tensor == "unsharded parameters" for row in self.rows)
 
-    def is_parameters(self, row: Row) -> bool:
+    def is_parameters(self, row: HistoryRow) -> bool:
         """Whether an allocation is as large as a parameter of its module, so that the batch does not decide."""
         return row.size_bytes in self.sizes.get(row.role.module, ())
 
@@ -114,7 +114,7 @@ class History:
 
 def history_of(trace: Trace, device: int, settings: Settings) -> History | None:
     """A device's rows up to the last request that failed; None where none did."""
-    rows: list[Row] = []
+    rows: list[HistoryRow] = []
     last = 0
     alive: dict[int, tuple[str, Role]] = {}
     for code, where, stream, address, size, _, _, packed in trace.memory:
@@ -126,7 +126,7 @@ def history_of(trace: Trace, device: int, settings: Settings) -> History | None:
             alive[address] = MEMORY_CATEGORIES[held.category], trace.roles[held.role]
         if action in ("alloc", "free_requested", "free_completed", "oom"):
             category, role = alive.get(address, ("", Role()))
-            rows.append(Row(action, address, size, stream, category, role))
+            rows.append(HistoryRow(action, address, size, stream, category, role))
         if action == "oom" and size < NO_LIMIT:
             last = len(rows)
     if not last:
@@ -160,8 +160,8 @@ class Layer:
     """One call of a layer under checkpointing: what it would have kept for its backward pass, and when it does not."""
 
     def __init__(self) -> None:
-        self.kept: dict[int, Row] = {}  # by address, in the order in which it was made
-        self.dropped: dict[int, Row] = {}
+        self.kept: dict[int, HistoryRow] = {}  # by address, in the order in which it was made
+        self.dropped: dict[int, HistoryRow] = {}
         self.restored = False
 
     def leave(self) -> Iterator[Event]:
@@ -267,7 +267,7 @@ class Cure:
 def one_iteration(history: History) -> Iterator[Event]:
     """Of what many calls of one module leave alive, the last call's alone."""
     repeated = history.repeated
-    last: dict[tuple[str, str, int], Row] = {}
+    last: dict[tuple[str, str, int], HistoryRow] = {}
     for number, row in enumerate(history.rows):
         key = repeated.get(number)
         if key is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.operation import Note
 
 
@@ -14,11 +14,11 @@ class CudaKernelCheck(NoteCheck):
         detail = dict(note.detail)
         return f"{detail.get('kernel', '')} {detail.get('argument', '')}"
 
-    def place(self, line: Line) -> str:
+    def place(self, line: NotedLine) -> str:
         """Which kernel, and where it was launched."""
         return f"the CUDA kernel {line.word('kernel')!r}, launched at {line.word('launched', 'unknown line')}"
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """What the first thread did that was seen to do it."""
         found = line.word("found")
         return f"{self.place(line)}: {found[:1].lower()}{found[1:]}"

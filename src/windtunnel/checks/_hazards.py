@@ -16,7 +16,7 @@ from windtunnel.trace.trace import Record, Trace
 
 
 @dataclass
-class Incident:
+class HazardGroup:
     """Hazards that one change would mend."""
 
     hazard: Hazard
@@ -31,8 +31,8 @@ class HazardCheck(Check):
     kinds: ClassVar = frozenset({Kind.HAZARD})
 
     def __init__(self) -> None:
-        self.incidents: list[Incident] = []
-        self.by_line: dict[tuple[object, ...], Incident] = {}
+        self.incidents: list[HazardGroup] = []
+        self.by_line: dict[tuple[object, ...], HazardGroup] = {}
 
     def see(self, record: Record, trace: Trace) -> None:
         """Take up hazards of this check's code."""
@@ -44,7 +44,7 @@ class HazardCheck(Check):
         second = (*sides, "second", hazard.second.file, hazard.second.line)
         incident = self.by_line.get(second) or self.by_line.get(first)
         if incident is None:
-            incident = Incident(hazard)
+            incident = HazardGroup(hazard)
             self.incidents.append(incident)
         self.by_line.setdefault(first, incident)
         self.by_line.setdefault(second, incident)

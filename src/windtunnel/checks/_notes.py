@@ -12,7 +12,7 @@ from windtunnel.trace.trace import Record, Trace
 
 
 @dataclass
-class Line:
+class NotedLine:
     """The notes on one source line, each with its numbers."""
 
     site: Site
@@ -36,14 +36,14 @@ class NoteCheck(Check):
     kinds: ClassVar = frozenset({Kind.NOTE})
 
     def __init__(self) -> None:
-        self.lines: dict[tuple[str, int, str], Line] = {}
+        self.lines: dict[tuple[str, int, str], NotedLine] = {}
 
     def see(self, record: Record, trace: Trace) -> None:
         """Take up notes of this check's code."""
         note = trace.notes[record.value]
         if note.code != (self.note or self.code):
             return
-        line = self.lines.setdefault((note.site.file, note.site.line, self.group(note)), Line(note.site))
+        line = self.lines.setdefault((note.site.file, note.site.line, self.group(note)), NotedLine(note.site))
         line.times += 1
         detail = dict(note.detail)
         if detail not in line.notes:
@@ -53,7 +53,7 @@ class NoteCheck(Check):
         """One finding a line."""
         return [self.finding(line) for line in self.lines.values()]
 
-    def finding(self, line: Line) -> Finding:
+    def finding(self, line: NotedLine) -> Finding:
         """The finding of one line."""
         return Finding(
             self.code,
@@ -71,14 +71,14 @@ class NoteCheck(Check):
         """What keeps notes of one line apart; nothing by default."""
         return ""
 
-    def judge(self, line: Line) -> Severity:
+    def judge(self, line: NotedLine) -> Severity:
         """How bad it is."""
         return self.severity
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """What happened, and why it is wrong."""
         raise NotImplementedError
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         raise NotImplementedError

@@ -25,7 +25,7 @@ def _key(record: Record, copy: Record | None) -> tuple[str, int, str]:
     return record.site.file, record.site.line, next((str(value) for name, value in detail if name == "library"), "")
 
 
-class Incident(NamedTuple):
+class UnchargedWait(NamedTuple):
     """One synchronization that has not yet been charged."""
 
     record: Record
@@ -38,7 +38,7 @@ class Incident(NamedTuple):
 
 
 @dataclass
-class Line:
+class StalledLine:
     """All incidents of one source line."""
 
     site: Site
@@ -75,18 +75,18 @@ class Stalls:
 
     def __init__(self) -> None:
         self.work = Work()
-        self.lines: dict[tuple[str, int, str], Line] = {}
-        self.pending: list[Incident] = []
+        self.lines: dict[tuple[str, int, str], StalledLine] = {}
+        self.pending: list[UnchargedWait] = []
         self.copies: dict[int, Record] = {}  # host thread -> its latest copy
 
-    def see(self, record: Record, work: Work) -> Incident | None:
+    def see(self, record: Record, work: Work) -> UnchargedWait | None:
         """Take notice of a record; an incident comes back when it is a synchronization, for `charge` or to drop."""
         self.work = work
         if record.kind == Kind.SYNCHRONIZE:
             copy = self.copies.pop(record.lane.thread, None)
             if copy is not None and copy.site[:2] != record.site[:2]:
                 copy = None
-            return Incident(record, copy)
+            return UnchargedWait(record, copy)
         if record.kind == Kind.COPY:
             self.copies[record.lane.thread] = record
         if self.pending:
@@ -95,17 +95,17 @@ class Stalls:
             self._settle(device, 0 if busy_until is None else record.start_ns - busy_until)
         return None
 
-    def charge(self, incident: Incident, cause: str, size_bytes: int = 0) -> None:
+    def charge(self, incident: UnchargedWait, cause: str, size_bytes: int = 0) -> None:
         """Count an incident at its line; the next work of its device decides what it has cost."""
         self._count(incident.line, incident.record, cause, size_bytes)
         self.wait(incident)
 
-    def count(self, copy: Record, cause: str, size_bytes: int = 0) -> Line:
+    def count(self, copy: Record, cause: str, size_bytes: int = 0) -> StalledLine:
         """Count one more time at a copy's line, without a wait."""
         return self._count(_key(copy, copy), copy, cause, size_bytes)
 
-    def _count(self, key: tuple[str, int, str], record: Record, cause: str, size_bytes: int) -> Line:
-        line = self.lines.setdefault(key, Line(record.site, record.lane.device, library=key[2]))
+    def _count(self, key: tuple[str, int, str], record: Record, cause: str, size_bytes: int) -> StalledLine:
+        line = self.lines.setdefault(key, StalledLine(record.site, record.lane.device, library=key[2]))
         line.times += 1
         line.causes[cause] += 1
         line.size_bytes += size_bytes
@@ -114,12 +114,12 @@ class Stalls:
             line.last_round = self.work.calls
         return line
 
-    def wait(self, incident: Incident) -> None:
+    def wait(self, incident: UnchargedWait) -> None:
         """Add a wait to a line that has been counted."""
         self.lines[incident.line].wait_ns += incident.record.duration_ns
         self.pending.append(incident)
 
-    def costs(self, line: Line) -> bool:
+    def costs(self, line: StalledLine) -> bool:
         """Whether a line is run again and again and its waits cost time that one would notice."""
         window_ns = self.work.last_ns - (self.work.first_ns or 0)
         return line.rounds >= LOOP_ROUNDS and line.lost_ns > LOST_SHARE * window_ns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Severity
 from windtunnel.trace.operation import Note
 
@@ -14,16 +14,16 @@ class KernelMemoryCheck(NoteCheck):
         """Different pointer arguments of one line stay apart."""
         return str(dict(note.detail).get("argument", ""))
 
-    def judge(self, line: Line) -> Severity:
+    def judge(self, line: NotedLine) -> Severity:
         """An error, unless nothing came of it any time."""
         return self.severity if line.number("severe") else "warning"
 
-    def place(self, line: Line) -> str:
+    def place(self, line: NotedLine) -> str:
         """What did it: the access, the argument, the kernel."""
         return (
             f"the {line.word('access')} through {line.word('argument')!r} in the Triton kernel {line.word('kernel')!r}"
         )
 
-    def launched(self, line: Line) -> str:
+    def launched(self, line: NotedLine) -> str:
         """Where the kernel was launched."""
         return f"launched at {line.word('launched', 'unknown line')}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Severity
 from windtunnel.trace.operation import Note
 
@@ -53,7 +53,7 @@ class AssumedValue(NoteCheck):
         """One finding for each kind of value."""
         return str(dict(note.detail).get("what", ""))
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """What was assumed."""
         sentence = SENTENCES[line.word("what", "given")]
         return sentence.format(
@@ -63,7 +63,7 @@ class AssumedValue(NoteCheck):
             means=line.word("means"),
         )
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """How to get another answer."""
         if line.word("what") == "mask":
             return "read memory and time as the most that this line takes, or run with data"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Severity
 
 
@@ -34,13 +34,13 @@ class AvailabilityWithoutCount(NoteCheck):
     severity: ClassVar[Severity] = "info"
     supersedes: ClassVar = frozenset({"hard-coded-device"})
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """What was asked, what was used."""
         return (
             f"{line.word('name', 'a further device')} is used after `torch.cuda.is_available()`, which only says that "
             "there is a first GPU"
         )
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to ask instead."""
         return "ask `torch.cuda.device_count()`"

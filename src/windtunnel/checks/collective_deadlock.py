@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line
+from windtunnel.checks._notes import NotedLine
 from windtunnel.checks._ranks import RankCheck
 
 FIXES = (
@@ -54,7 +54,7 @@ class CollectiveDeadlock(RankCheck):
 
     code: ClassVar = "collective-deadlock"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         if line.number("communicators"):
             return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line
+from windtunnel.checks._notes import NotedLine
 from windtunnel.checks._ranks import RankCheck
 
 
@@ -41,7 +41,7 @@ class CollectiveMismatch(RankCheck):
 
     code: ClassVar = "collective-mismatch"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         if line.word("sender"):
             return (

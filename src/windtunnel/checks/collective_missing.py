@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line
+from windtunnel.checks._notes import NotedLine
 from windtunnel.checks._ranks import RankCheck
 
 
@@ -35,7 +35,7 @@ class CollectiveMissing(RankCheck):
 
     code: ClassVar = "collective-missing"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         if line.number("backward"):
             return (

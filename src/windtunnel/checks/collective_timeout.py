@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line
+from windtunnel.checks._notes import NotedLine
 from windtunnel.checks._ranks import RankCheck
 
 OWN = "which does not take over that of init_process_group"
@@ -51,6 +51,6 @@ class CollectiveTimeout(RankCheck):
 
     code: ClassVar = "collective-timeout"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         return f"share that rank's work, or give the group more time: {MORE_TIME[line.word('made_by')]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 
 FIXES = {
     "load": "load checkpoints with `map_location`: without it each tensor returns to the GPU that it was saved from",
@@ -45,13 +45,13 @@ class ContextOnOtherGpu(NoteCheck):
     code: ClassVar = "context-on-other-gpu"
     costs: ClassVar = True
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """Which rank, and where."""
         return (
             f"the process of rank {line.number('rank')} has opened a context on cuda:{line.number('device')}, where "
             f"rank {line.number('other')} works: each such context takes memory from that rank"
         )
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         return FIXES[line.word("by")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Severity
 from windtunnel.trace.units import format_bytes, times
 
@@ -38,16 +38,16 @@ class CreatedOnCpu(NoteCheck):
     fix: ClassVar = "made there"
     supersedes: ClassVar = frozenset({"pageable-copy", "host-sync"})
 
-    def judge(self, line: Line) -> Severity:
+    def judge(self, line: NotedLine) -> Severity:
         """Set-up costs nothing; a loop does."""
         return self.severity if line.times >= REPEATS else "info"
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """How often, how much."""
         size = line.number("size_bytes")
         moved = f" ({format_bytes(size)} each time)" if size else ""
         return f"a tensor was made on the CPU{moved} and moved to the inputs' device {times(line.times)}"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """Make it where it is used."""
         return "create it there: `device=x.device`, `x.new_zeros(...)`, `torch.zeros_like(x)`, or a registered buffer"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from windtunnel.checks._cuda import CudaKernelCheck
-from windtunnel.checks._notes import Line
+from windtunnel.checks._notes import NotedLine
 from windtunnel.trace.finding import Severity
 
 
@@ -34,6 +34,6 @@ class CudaBlockConflict(CudaKernelCheck):
     code: ClassVar = "cuda-block-conflict"
     severity: ClassVar[Severity] = "error"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         return "use an atomic function, or give each block a place of its own and add these up in a second kernel"

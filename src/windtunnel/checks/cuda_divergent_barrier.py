@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from windtunnel.checks._cuda import CudaKernelCheck
-from windtunnel.checks._notes import Line
+from windtunnel.checks._notes import NotedLine
 from windtunnel.trace.finding import Severity
 
 
@@ -38,6 +38,6 @@ class CudaDivergentBarrier(CudaKernelCheck):
     code: ClassVar = "cuda-divergent-barrier"
     severity: ClassVar[Severity] = "error"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         return "move the barrier out of the branch, so that all threads reach it"

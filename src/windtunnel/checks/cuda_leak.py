@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.units import format_bytes
 
 
@@ -35,13 +35,13 @@ class CudaLeak(NoteCheck):
 
     code: ClassVar = "cuda-leak"
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """How much was left behind."""
         return (
             f"{line.word('call')} was called {line.number('times')} times under this line and its memory never freed: "
             f"{format_bytes(line.number('size_bytes'))} at the end"
         )
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         return "call cudaFree, or take scratch memory by torch::empty, which frees itself"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from windtunnel.checks._cuda import CudaKernelCheck
-from windtunnel.checks._notes import Line
+from windtunnel.checks._notes import NotedLine
 from windtunnel.trace.finding import Severity
 
 
@@ -38,7 +38,7 @@ class CudaOutOfBounds(CudaKernelCheck):
     code: ClassVar = "cuda-out-of-bounds"
     severity: ClassVar[Severity] = "error"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         return (
             "compare the index with the size (`if (i < n)`), and look at the sizes and strides that the kernel is given"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from windtunnel.checks._cuda import CudaKernelCheck
-from windtunnel.checks._notes import Line
+from windtunnel.checks._notes import NotedLine
 from windtunnel.trace.finding import Severity
 
 
@@ -37,6 +37,6 @@ class CudaSharedRace(CudaKernelCheck):
     code: ClassVar = "cuda-shared-race"
     severity: ClassVar[Severity] = "error"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         return "put a `__syncthreads()` between the two accesses, where all threads of the block reach it"

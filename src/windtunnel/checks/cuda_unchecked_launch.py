@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Severity
 from windtunnel.trace.operation import Note
 
@@ -39,14 +39,14 @@ class CudaUncheckedLaunch(NoteCheck):
         """Different kernels of one line stay apart."""
         return str(dict(note.detail).get("kernel", ""))
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """What was refused, and why."""
         return (
             f"the launch of the CUDA kernel {line.word('kernel')!r} with {line.word('shape')} was refused "
             f"({line.word('error')}), and nothing asked: the kernel did not run"
         )
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         return (
             "check each launch with C10_CUDA_KERNEL_LAUNCH_CHECK() or cudaGetLastError(), and launch with at most 1024 "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from windtunnel.checks._cuda import CudaKernelCheck
-from windtunnel.checks._notes import Line
+from windtunnel.checks._notes import NotedLine
 from windtunnel.trace.finding import Severity
 
 
@@ -40,6 +40,6 @@ class CudaUninitialized(CudaKernelCheck):
     code: ClassVar = "cuda-uninitialized"
     severity: ClassVar[Severity] = "error"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         return "write the memory first (`torch.zeros`, a loop at the kernel's beginning), or read what was written"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Severity
 
 
@@ -38,12 +38,12 @@ class CudagraphsSkipped(NoteCheck):
     code: ClassVar = "cudagraphs-skipped"
     severity: ClassVar[Severity] = "info"
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """Inductor's reason."""
         return (
             f"a compiled graph runs without CUDA graphs: {line.word('reason', 'Inductor gives no reason').rstrip('.')}"
         )
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         return "let the compiled function read its inputs alone and work on the GPU alone, or leave the mode out"

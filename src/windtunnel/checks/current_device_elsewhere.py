@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Severity
 
 
@@ -34,13 +34,13 @@ class CurrentDeviceElsewhere(NoteCheck):
     code: ClassVar = "current-device-elsewhere"
     severity: ClassVar[Severity] = "info"
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """Which rank, and where."""
         return (
             f"rank {line.number('rank')} works on cuda:{line.number('device')} and its current device is cuda:0: "
             "`.cuda()`, `torch.cuda.synchronize()` and collectives of objects go there"
         )
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         return "call `torch.cuda.set_device(local_rank)` before `init_process_group`"

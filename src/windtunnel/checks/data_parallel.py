@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Severity
 from windtunnel.trace.units import plural, times
 
@@ -39,11 +39,11 @@ class DataParallel(NoteCheck):
     costs: ClassVar = True
     fix: ClassVar = "one GPU"
 
-    def judge(self, line: Line) -> Severity:
+    def judge(self, line: NotedLine) -> Severity:
         """Using it costs something; using it on crumbs costs more than it brings."""
         return self.severity if line.number("batch") < MIN_CHUNK * line.number("devices") else "info"
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """How the work was divided."""
         devices, batch = line.number("devices"), line.number("batch")
         chunks = -(-batch // max(1, -(-batch // max(1, devices))))
@@ -56,7 +56,7 @@ class DataParallel(NoteCheck):
             f"every time; a batch of {batch} {what}"
         )
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What serves better."""
         if self.judge(line) == "info":
             return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Severity
 from windtunnel.trace.operation import Note
 
@@ -41,13 +41,13 @@ class DeviceAssert(NoteCheck):
         """Different operators of one line stay apart."""
         return dict(note.detail).get("operator", "")  # type: ignore[return-value]
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """Which kernel, and what it found."""
         return (
             f"the kernel of {line.word('operator', 'an operator')} asserts ({line.word('found', 'out of range')}); the "
             "error surfaces at a later line, and the process cannot use a GPU afterwards"
         )
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to look at."""
         return "check the range of the indices here; CUDA_LAUNCH_BLOCKING=1 raises at this very line"

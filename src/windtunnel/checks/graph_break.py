@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Severity
 
 
@@ -40,10 +40,10 @@ class GraphBreak(NoteCheck):
     code: ClassVar = "graph-break"
     severity: ClassVar[Severity] = "info"
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """Dynamo's reason."""
         return f"torch.compile ended a graph here: {line.word('reason', 'it cannot follow this line').rstrip('.:')}"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """Dynamo's hint."""
         return line.word("hint") or "move what cannot be compiled out of the compiled function"

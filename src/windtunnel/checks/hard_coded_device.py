@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Severity
 
 
@@ -33,10 +33,10 @@ class HardCodedDevice(NoteCheck):
     code: ClassVar = "hard-coded-device"
     severity: ClassVar[Severity] = "info"
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """Which device."""
         return f"{line.word('name', 'a device')} is hard-coded: the program fails on a machine with fewer GPUs"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """Where the number should come from."""
         return "take the device from an argument, from LOCAL_RANK, or from the tensors at hand (`x.device`)"

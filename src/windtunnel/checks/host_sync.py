@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 
 from windtunnel.checks import Check
 from windtunnel.checks._copies import non_blocking, pageable, to_device
-from windtunnel.checks._stalls import Incident, Line, Stalls
+from windtunnel.checks._stalls import StalledLine, Stalls, UnchargedWait
 from windtunnel.checks._work import Work
 from windtunnel.operators.card import card
 from windtunnel.trace.finding import Finding
@@ -117,7 +117,7 @@ class HostSync(Check):
 
     def __init__(self) -> None:
         self.stalls = Stalls()
-        self.explicit: list[Incident] = []  # waits asked for by name followed by no work and no clock read yet
+        self.explicit: list[UnchargedWait] = []  # waits asked for by name followed by no work and no clock read yet
 
     def see(self, record: Record, trace: Trace) -> None:
         """Count waits by line."""
@@ -145,7 +145,7 @@ class HostSync(Check):
             self.stalls.charge(incident, incident.record.signature.name)
         self.explicit.clear()
 
-    def _finding(self, line: Line, trace: Trace) -> Finding:
+    def _finding(self, line: StalledLine, trace: Trace) -> Finding:
         cause = line.cause()
         what, advice = CAUSES.get(cause) or _words(cause)
         costs = cause not in ASKED_FOR and self.stalls.costs(line)

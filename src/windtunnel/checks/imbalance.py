@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Finding, Severity
 from windtunnel.trace.operation import Note
 from windtunnel.trace.trace import END, Trace
@@ -59,7 +59,7 @@ class Imbalance(NoteCheck):
             if line.number("waited_ns") >= least_ns
         ]
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """How long, for whom and why."""
         other, other_ns, device_ns = (line.number(name) for name in ("other", "other_ns", "device_ns"))
         why = "whose GPU was still at work" if 2 * device_ns >= other_ns else "whose host came late"
@@ -69,6 +69,6 @@ class Imbalance(NoteCheck):
             f"{format_ns(other_ns)} of it for rank {other}, {why}"
         )
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         return f"look at what rank {line.number('other')} does before this line that the others do not"

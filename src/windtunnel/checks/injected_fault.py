@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Severity
 from windtunnel.trace.operation import Note
 
@@ -36,10 +36,10 @@ class InjectedFault(NoteCheck):
         """Different faults of one line stay apart."""
         return str(note.detail)
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """Which fault."""
         return f"the fault {line.word('fault')} was injected here, as requested"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to look at."""
         return "check that the program recovers, or ends, as it should"

@@ -7,7 +7,7 @@ import textwrap
 from typing import ClassVar
 
 from windtunnel.checks._errors import known_advice
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Finding, Severity
 from windtunnel.trace.trace import Trace
 
@@ -48,11 +48,11 @@ class KnownError(NoteCheck):
         """One finding a line, for those errors whose fix is known."""
         return [self.finding(line) for line in self.lines.values() if known_advice(line.word("text"))]
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """Which error."""
         first = re.split(r"[.!] |\n", line.word("text"), maxsplit=1)[0]
         return f"the program ended by {textwrap.shorten(first, MOST_SHOWN)}"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         return known_advice(line.word("text"))

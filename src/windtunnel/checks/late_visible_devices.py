@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 
 
 class LateVisibleDevices(NoteCheck):
@@ -31,12 +31,12 @@ class LateVisibleDevices(NoteCheck):
 
     code: ClassVar = "late-visible-devices"
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """What was set too late."""
         value = line.word("value")
         to = f" to {value!r}" if value else ""
         return f"CUDA_VISIBLE_DEVICES is set{to} after CUDA has started, so it has no effect"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """When it counts."""
         return "set it before the program starts, or before the first line that uses CUDA"

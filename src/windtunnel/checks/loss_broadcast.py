@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.units import times
 
 
@@ -33,7 +33,7 @@ class LossBroadcast(NoteCheck):
 
     code: ClassVar = "loss-broadcast"
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """Which shapes."""
         return (
             f"{line.word('operator', 'the loss')} broadcast an output of {line.word('output')} against a target of "
@@ -41,6 +41,6 @@ class LossBroadcast(NoteCheck):
             "learns their mean"
         )
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """Give them one shape."""
         return "give both one shape: `target.unsqueeze(1)`, or `output.squeeze(1)`"

@@ -19,7 +19,7 @@ ROUNDS = 3
 
 
 @dataclass
-class Line:
+class SmallCopies:
     """The small copies of one source line."""
 
     site: Site
@@ -61,13 +61,13 @@ class ManySmallCopies(Check):
     supersedes: ClassVar = frozenset({"pageable-copy", "host-sync"})
 
     def __init__(self) -> None:
-        self.lines: dict[tuple[str, int], Line] = {}
+        self.lines: dict[tuple[str, int], SmallCopies] = {}
 
     def see(self, record: Record, trace: Trace) -> None:
         """Count small copies to a device by line and by the kernels between them."""
         if not to_device(record) or record.value > SMALL_BYTES or detail(record, "module"):
             return
-        line = self.lines.setdefault((record.site.file, record.site.line), Line(record.site, record.lane.device))
+        line = self.lines.setdefault((record.site.file, record.site.line), SmallCopies(record.site, record.lane.device))
         line.times += 1
         line.size_bytes += record.value
         if line.last_round != self.work.kernels:
@@ -78,7 +78,7 @@ class ManySmallCopies(Check):
         """One finding a line."""
         return [self._finding(line) for line in self.lines.values() if _many(line)]
 
-    def _finding(self, line: Line) -> Finding:
+    def _finding(self, line: SmallCopies) -> Finding:
         return Finding(
             self.code,
             self.severity,
@@ -93,7 +93,7 @@ class ManySmallCopies(Check):
         )
 
 
-def _many(line: Line) -> bool:
+def _many(line: SmallCopies) -> bool:
     if line.rounds >= ROUNDS:
         return line.times >= MANY_IN_A_ROUND * line.rounds
     return line.times >= MANY_AT_ONCE

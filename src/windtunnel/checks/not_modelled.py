@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Severity
 from windtunnel.trace.operation import Note
 
@@ -60,12 +60,12 @@ class NotModelled(NoteCheck):
         """One finding for each kind of gap."""
         return str(dict(note.detail).get("what", ""))
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """What is not known."""
         sentence = SENTENCES[line.word("what", "program")]
         return sentence.format(name=line.word("name", "a function"), assumed=line.number("assumed"))
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """How to make it known."""
         if line.word("what") == "shape":
             return "give fixed shapes (`drop_remainder=True`, `input_signature`), or read the times with care"

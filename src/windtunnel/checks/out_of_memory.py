@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from windtunnel.checks._memory import holders, holders_words
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Finding, Severity
 from windtunnel.trace.operation import Kind, Note
 from windtunnel.trace.trace import ISSUED, KIND, Record, Trace
@@ -90,7 +90,7 @@ class OutOfMemory(NoteCheck):
     def _handled(self, finding: Finding) -> Finding:
         return finding._replace(severity="info", message=f"{finding.message}; the program caught the error and went on")
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """What was asked for and what there was."""
         asked = format_bytes(line.number("requested_bytes"))
         free, total = line.number("free_bytes"), line.number("memory_bytes")
@@ -104,7 +104,7 @@ class OutOfMemory(NoteCheck):
         of = f" of {format_bytes(total)}" if total else ""
         return f"{where}{format_bytes(free)}{of} were free{held}"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What makes room, judged by what was reserved but not used."""
         if _by_checkpoint(line):
             return CHECKPOINT
@@ -114,7 +114,7 @@ class OutOfMemory(NoteCheck):
         return ROOM
 
 
-def _by_checkpoint(line: Line) -> bool:
+def _by_checkpoint(line: NotedLine) -> bool:
     """Whether a loaded checkpoint takes a part of the memory that is worth giving back."""
     loaded = line.number("loaded_bytes")
     return loaded > 0 and loaded >= min(line.number("requested_bytes"), MIN_LOADED * line.number("allocated_bytes"))

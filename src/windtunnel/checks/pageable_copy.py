@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from windtunnel.checks import Check
 from windtunnel.checks._copies import SMALL_BYTES, detail, non_blocking, pageable, to_device
-from windtunnel.checks._stalls import LOOP_ROUNDS, Line, Stalls
+from windtunnel.checks._stalls import LOOP_ROUNDS, StalledLine, Stalls
 from windtunnel.checks._work import Work
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.operation import Kind
@@ -88,7 +88,7 @@ class PageableCopy(Check):
                 found.append(self._blocking(line, self.stalls.costs(line), trace))
         return found
 
-    def _asked_for(self, line: Line, costs: bool, trace: Trace) -> Finding:
+    def _asked_for(self, line: StalledLine, costs: bool, trace: Trace) -> Finding:
         moved = f"{plural(line.times, 'copy')} ({format_bytes(line.size_bytes)}){line.where}"
         if line.cause() == "to the host":
             message = (
@@ -105,7 +105,7 @@ class PageableCopy(Check):
             advice = PIN_NEW if _converts(line, trace) else f"pin the source ({PIN})"
         return self._finding(line, costs, message, advice)
 
-    def _blocking(self, line: Line, costs: bool, trace: Trace) -> Finding:
+    def _blocking(self, line: StalledLine, costs: bool, trace: Trace) -> Finding:
         lost = f", and the device idled {format_ns(line.lost_ns)}" if line.lost_ns else ""
         moved = f"{plural(line.times, 'copy')} ({format_bytes(line.size_bytes)}) from pageable memory{line.where}"
         message = f"{moved} blocked the host for {format_ns(line.wait_ns)}{lost}"
@@ -115,7 +115,7 @@ class PageableCopy(Check):
             advice = "make numbers on the device (`torch.full((), value, device=...)`), or keep them there"
         return self._finding(line, costs, message, advice, numbers)
 
-    def _finding(self, line: Line, costs: bool, message: str, advice: str, numbers: bool = False) -> Finding:
+    def _finding(self, line: StalledLine, costs: bool, message: str, advice: str, numbers: bool = False) -> Finding:
         return Finding(
             self.code,
             self.severity if costs else "info",
@@ -131,6 +131,6 @@ class PageableCopy(Check):
         )
 
 
-def _converts(line: Line, trace: Trace) -> bool:
+def _converts(line: StalledLine, trace: Trace) -> bool:
     """Whether a line copies what it has just converted to another type."""
     return bool(CONVERTED.search(trace.line(line.site)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from windtunnel.checks._errors import known_advice
-from windtunnel.checks._notes import Line
+from windtunnel.checks._notes import NotedLine
 from windtunnel.checks._ranks import RankCheck
 
 
@@ -41,7 +41,7 @@ class RankEnded(RankCheck):
     precedence: ClassVar = 1  # after what may have ended the rank
     supersedes: ClassVar = frozenset({"known-error"})
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         known = known_advice(line.word("text"))
         if known:

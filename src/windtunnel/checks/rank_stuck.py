@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line
+from windtunnel.checks._notes import NotedLine
 from windtunnel.checks._ranks import RankCheck
 
 
@@ -38,7 +38,7 @@ class RankStuck(RankCheck):
 
     code: ClassVar = "rank-stuck"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         return (
             "give what the host waits for a timeout, or do it where no other rank waits; if the rank really works that "

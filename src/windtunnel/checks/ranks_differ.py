@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
-from windtunnel.trace.finding import Finding, Severity
-from windtunnel.trace.operation import Note, Site, written
-from windtunnel.trace.trace import Trace
+from windtunnel.checks._notes import NotedLine
+from windtunnel.checks._ranks import PairCheck
+from windtunnel.trace.finding import Severity
+from windtunnel.trace.operation import written
 
 
-class RanksDiffer(NoteCheck):
+class RanksDiffer(PairCheck):
     """Ranks of a cluster do different things, where one was taken to stand for the other.
 
     ## What it does
@@ -37,35 +37,24 @@ class RanksDiffer(NoteCheck):
 
     code: ClassVar = "ranks-differ"
 
-    def group(self, note: Note) -> str:
-        """Each pair of ranks is a finding of its own."""
-        return str(note.detail)
-
-    def findings(self, trace: Trace) -> list[Finding]:
-        """One finding a pair, with the other rank's line."""
-        return [
-            finding._replace(other=Site(line.word("other_file"), line.number("other_line")), times=1)
-            for finding, line in zip(super().findings(trace), self.lines.values(), strict=True)
-        ]
-
-    def judge(self, line: Line) -> Severity:
+    def judge(self, line: NotedLine) -> Severity:
         """Whether somebody's times are wrong."""
         return "info" if line.number("apart") else "error"
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """What each of them does."""
         return (
             f"rank {line.number('rank')} {_does(line, 'does', '')}, where rank {line.number('other')} "
             f"{_does(line, 'other_does', 'other_')}"
         )
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         if line.number("apart"):
             return "nothing: ranks that do not do the same were played by processes of their own"
         return "let all ranks do the same, or give a smaller --cluster with --check-fold all, which plays each rank"
 
 
-def _does(line: Line, what: str, whose: str) -> str:
+def _does(line: NotedLine, what: str, whose: str) -> str:
     file = line.word(f"{whose}file")
     return f"does {line.word(what)}" + (f" at or after {written(file, line.number(f'{whose}line'))}" if file else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Severity
 from windtunnel.trace.operation import Note
 from windtunnel.trace.units import plural
@@ -49,15 +49,15 @@ class Recompile(NoteCheck):
         """One finding a function."""
         return str(dict(note.detail).get("name", ""))
 
-    def judge(self, line: Line) -> Severity:
+    def judge(self, line: NotedLine) -> Severity:
         """Once or twice is usual."""
         return self.severity if line.times >= MANY else "info"
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """How often, and which guard."""
         name, guard = line.word("name", "a function"), line.word("guard", "a guard")
         return f"{name} was compiled again {plural(line.times, 'time')}; the first guard that failed: {guard}"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         return "keep what the guard names the same from call to call, or pass `dynamic=True` where it is a size"

@@ -18,7 +18,7 @@ WORTH_BYTES = 64 << 10  # moved in vain; less costs nothing that one would notic
 
 
 @dataclass
-class Line:
+class RepeatedCopies:
     """The copies of one source line that could be told apart."""
 
     site: Site
@@ -61,7 +61,7 @@ class RepeatedCopy(Check):
     supersedes: ClassVar = frozenset({"pageable-copy", "host-sync"})
 
     def __init__(self) -> None:
-        self.lines: dict[tuple[str, int, int], Line] = {}
+        self.lines: dict[tuple[str, int, int], RepeatedCopies] = {}
 
     def see(self, record: Record, trace: Trace) -> None:
         """Remember what was copied where."""
@@ -72,7 +72,8 @@ class RepeatedCopy(Check):
         if record.lane.stream and non_blocking(record) and not pageable(record):
             return
         line = self.lines.setdefault(
-            (record.site.file, record.site.line, record.lane.device), Line(record.site, record.lane.device, {})
+            (record.site.file, record.site.line, record.lane.device),
+            RepeatedCopies(record.site, record.lane.device, {}),
         )
         what = (source, detail(record, "source_version") or 0, offset, record.value)
         before = line.seen.get(what, 0)
@@ -89,7 +90,7 @@ class RepeatedCopy(Check):
             if max(line.seen.values()) >= REPEATS and len(line.seen) <= FEW_SOURCES
         ]
 
-    def _finding(self, line: Line) -> Finding:
+    def _finding(self, line: RepeatedCopies) -> Finding:
         return Finding(
             self.code,
             self.severity if line.again_bytes >= WORTH_BYTES else "info",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 
 
 class SameDataOnRanks(NoteCheck):
@@ -32,10 +32,10 @@ class SameDataOnRanks(NoteCheck):
 
     code: ClassVar = "same-data-on-ranks"
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """Which rank, and where."""
         return "the loader has no DistributedSampler: every rank trains on the same examples"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         return "pass `sampler=DistributedSampler(data)` and call `sampler.set_epoch(epoch)`"

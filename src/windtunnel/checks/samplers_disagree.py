@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.ranks.words import lines
 
 
@@ -35,14 +35,14 @@ class SamplersDisagree(NoteCheck):
 
     code: ClassVar = "samplers-disagree"
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """In what, with the values of all ranks."""
         return (
             f"the samplers of pass {line.number('number')} over this loader differ in {WHAT[line.word('what')]}: "
             f"{lines(line.notes[0])}"
         )
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         return FIXES[line.word("what")]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Severity
 
 
@@ -36,11 +36,11 @@ class SharedGpu(NoteCheck):
     code: ClassVar = "shared-gpu"
     severity: ClassVar[Severity] = "error"
 
-    def judge(self, line: Line) -> Severity:
+    def judge(self, line: NotedLine) -> Severity:
         """Nothing is wrong where the run allows it; on hardware the program ends."""
         return "info" if line.number("allowed") else self.severity
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """Which rank, and where."""
         return (
             f"ranks {line.number('other')} and {line.number('rank')} both work on cuda:{line.number('device')}: NCCL "
@@ -48,6 +48,6 @@ class SharedGpu(NoteCheck):
             "two ranks on one GPU"
         )
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         return "call `torch.cuda.set_device(local_rank)` before anything else, and pass `device_ids=[local_rank]`"

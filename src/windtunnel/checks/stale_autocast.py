@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Severity
 
 
@@ -44,14 +44,14 @@ class StaleAutocast(NoteCheck):
     code: ClassVar = "stale-autocast"
     severity: ClassVar[Severity] = "error"
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """Which weight, and where it was used."""
         return (
             "this region of autocast kept its low-precision copy of a weight and used it after the weight had changed: "
             f"the first one, {line.word('shape')}, at {line.word('used')}"
         )
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """Where the region belongs."""
         return (
             "enter `torch.autocast` anew for each forward pass and its loss, with `optimizer.step()` outside, or pass "

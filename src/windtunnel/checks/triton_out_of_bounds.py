@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line
+from windtunnel.checks._notes import NotedLine
 from windtunnel.checks._triton import KernelMemoryCheck
 from windtunnel.trace.finding import Severity
 
@@ -39,10 +39,10 @@ class TritonOutOfBounds(KernelMemoryCheck):
     code: ClassVar = "triton-out-of-bounds"
     severity: ClassVar[Severity] = "error"
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """Which access, and where it went."""
         return f"{self.place(line)} leaves its memory: {line.word('found')} ({self.launched(line)})"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to add."""
         return "mask it (`mask=offsets < n`), and look at the strides and sizes that the kernel is given"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line
+from windtunnel.checks._notes import NotedLine
 from windtunnel.checks._triton import KernelMemoryCheck
 from windtunnel.trace.finding import Severity
 
@@ -38,10 +38,10 @@ class TritonUninitialized(KernelMemoryCheck):
     code: ClassVar = "triton-uninitialized"
     severity: ClassVar[Severity] = "error"
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """Which access, and of which bytes."""
         return f"{self.place(line)} reads memory that nobody wrote: {line.word('found')} ({self.launched(line)})"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         return "make the tensor with `torch.zeros`, or let the kernel that fills it write all that is read"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line
+from windtunnel.checks._notes import NotedLine
 from windtunnel.checks._triton import KernelMemoryCheck
 from windtunnel.trace.finding import Severity
 
@@ -37,10 +37,10 @@ class TritonWriteConflict(KernelMemoryCheck):
     code: ClassVar = "triton-write-conflict"
     severity: ClassVar[Severity] = "error"
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """Which store, and which programs."""
         return f"{self.place(line)} meets another program's: {line.word('found')} ({self.launched(line)})"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to use."""
         return "give each program its own part of the output, or use `tl.atomic_add` and its like"

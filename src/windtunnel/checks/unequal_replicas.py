@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Severity
 
 
@@ -39,7 +39,7 @@ class UnequalReplicas(NoteCheck):
     severity: ClassVar[Severity] = "error"
     precedence: ClassVar = 2
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """How many parameters, and on which ranks."""
         return (
             f"{line.number('differing')} of {line.number('parameters')} parameters (the first of shape "
@@ -47,7 +47,7 @@ class UnequalReplicas(NoteCheck):
             f"{line.word('replicas')} hold replicas of one model: only their gradients are averaged"
         )
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         return (
             "call `torch.manual_seed` with the same number on every rank before the model is made, load the same "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Finding, Severity
 from windtunnel.trace.operation import Note
 from windtunnel.trace.trace import Trace
@@ -57,12 +57,12 @@ class UnfusedOptimizer(NoteCheck):
         """Whether all tensors are updated together already."""
         return "foreach" if dict(note.detail).get("foreach") else ""
 
-    def judge(self, line: Line) -> Severity:
+    def judge(self, line: NotedLine) -> Severity:
         """A loop over many parameters costs launches; a few steps cost nothing."""
         many = line.times >= MIN_STEPS and line.number("parameters") >= MIN_TENSORS
         return self.severity if many else "info"
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """How many kernels a step takes."""
         name = line.word("optimizer", "the optimizer")
         found = int(line.notes[-1].get("kernels", 0))  # the first step makes the optimizer's state as well
@@ -73,6 +73,6 @@ class UnfusedOptimizer(NoteCheck):
             f"{plural(line.times, 'step')}"
         )
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """Which argument."""
         return "pass `fused=True`" if line.number("foreach") else "leave `foreach` at its default, or pass `fused=True`"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Severity
 from windtunnel.trace.operation import Note
 
@@ -47,14 +47,14 @@ class UninitializedRead(NoteCheck):
         """Different tensors of one line stay apart."""
         return str(dict(note.detail).get("name", ""))
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """Which tensor, and where it was made."""
         return (
             f"{line.word('operator')} reads the {line.word('name')}, which to_empty at {line.word('made')} left "
             "uninitialized and nobody wrote since"
         )
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         return (
             "write it after `to_empty`: compute it again (`reset_parameters`, the code of `__init__`), load it, or "

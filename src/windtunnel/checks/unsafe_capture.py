@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 
 
 class UnsafeCapture(NoteCheck):
@@ -38,13 +38,13 @@ class UnsafeCapture(NoteCheck):
 
     code: ClassVar = "unsafe-capture"
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """Who may interfere."""
         return (
             "a graph is captured while a loader's thread pins batches: if that thread needs new memory meanwhile, CUDA "
             "refuses it and the capture fails, now and then"
         )
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """Two ways."""
         return 'pass `capture_error_mode="thread_local"`, or capture before the loader\'s first batch'

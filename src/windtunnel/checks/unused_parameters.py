@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 from windtunnel.trace.finding import Severity
 
 
@@ -36,12 +36,12 @@ class UnusedParameters(NoteCheck):
     precedence: ClassVar = 2
     supersedes: ClassVar = frozenset({"known-error"})
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """Which parameters."""
         names = line.word("names")
         return f"parameters took no part in the loss of the step before{f': {names}' if names else ''}"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         if line.number("static"):
             return (

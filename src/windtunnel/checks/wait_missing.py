@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.checks._notes import NoteCheck, NotedLine
 
 
 class WaitMissing(NoteCheck):
@@ -35,11 +35,11 @@ class WaitMissing(NoteCheck):
 
     code: ClassVar = "wait-missing"
 
-    def message(self, line: Line) -> str:
+    def message(self, line: NotedLine) -> str:
         """What is not waited for."""
         called = line.word("operation")
         return f"nobody waits for this {called}: its Work was dropped, and its result may be read before it is there"
 
-    def advice(self, line: Line) -> str:
+    def advice(self, line: NotedLine) -> str:
         """What to change."""
         return "keep the Work and call `wait()` before the result is used, or leave `async_op=True` out"

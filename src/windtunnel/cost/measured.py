@@ -12,7 +12,7 @@ from windtunnel.cost.curves import Curve
 from windtunnel.errors import FileFormatError, UsageError
 
 
-class Measured(NamedTuple):
+class MeasuredFile(NamedTuple):
     """One file: the GPU and generation it is of, curves by (class, precision), and the other tables as they are."""
 
     gpu: str
@@ -27,7 +27,7 @@ Number = Annotated[float, Meta(ge=0, le=1e15)]
 Point = Annotated[float, Meta(gt=0, le=1e9)]
 
 
-class Row(Struct, rename={"operator_class": "class"}):
+class CurveRow(Struct, rename={"operator_class": "class"}):
     """One curve in the file: a class of operators in a precision, point by point."""
 
     operator_class: str
@@ -43,14 +43,14 @@ class Tables(Struct):
 
     gpu: str
     generation: str
-    curve: list[Row]
+    curve: list[CurveRow]
     dispatch_us: dict[str, Number] = {}
     driver: dict[str, Number] = {}
     links: dict[str, Number] = {}
 
 
 @cache
-def load(path: str) -> Measured:
+def load(path: str) -> MeasuredFile:
     """A file that `windtunnel calibrate` wrote.
 
     Raises:
@@ -66,10 +66,10 @@ def load(path: str) -> Measured:
     data = foreign.typed(tables, Tables, path, "is no file of measured curves (`windtunnel calibrate` writes one)")
     share = gpus.find(data.gpu).sustained_share
     curves = {(row.operator_class, row.precision): _curve(row, share, path) for row in data.curve}
-    return Measured(data.gpu, data.generation, curves, data.dispatch_us, data.driver, data.links)
+    return MeasuredFile(data.gpu, data.generation, curves, data.dispatch_us, data.driver, data.links)
 
 
-def _curve(row: Row, sustained_share: float, path: str) -> Curve:
+def _curve(row: CurveRow, sustained_share: float, path: str) -> Curve:
     if not 0 < len(row.roofline_us) == len(row.efficiency) == len(row.band):
         raise FileFormatError(
             f"{path} is damaged: the curve of {row.operator_class} in {row.precision} needs as many sizes as "

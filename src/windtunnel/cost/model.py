@@ -17,7 +17,7 @@ from windtunnel.cost.families import by_class, cuda_kernels, streams, triton
 from windtunnel.cost.families.problem import Price, Problem
 from windtunnel.cost.files import floor_scale, read, shortest_ns
 from windtunnel.cost.links import Links
-from windtunnel.cost.measured import Measured
+from windtunnel.cost.measured import MeasuredFile
 from windtunnel.cost.recurrent import Recurrence, recurrence
 from windtunnel.gpus import Gpu
 from windtunnel.hosts import Host
@@ -79,7 +79,7 @@ class CostModel:
         self,
         gpu: Gpu,
         cuda_version: tuple[int, int] = (11, 2),
-        measured: Measured | None = None,
+        measured: MeasuredFile | None = None,
         host: Host | None = None,
         network: Network | None = None,
     ) -> None:

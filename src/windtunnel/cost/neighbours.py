@@ -54,7 +54,7 @@ class Kernel(NamedTuple):
     correction: float
 
 
-class Measured(NamedTuple):
+class MeasuredGeneration(NamedTuple):
     """What was measured of a generation: on which GPUs, and the kernels by kind."""
 
     gpus: frozenset[str]
@@ -62,14 +62,14 @@ class Measured(NamedTuple):
 
 
 @cache
-def measured(generation: str) -> Measured | None:
+def measured(generation: str) -> MeasuredGeneration | None:
     """The kernels of a generation; None where none was measured."""
     path = DATA / f"neighbours_{generation}.json"
     if not path.exists():
         return None
     found = json.loads(path.read_text(encoding="utf-8"))
     kinds = {kind: tuple(Kernel(tuple(sizes), one) for *sizes, one in rows) for kind, rows in found["kinds"].items()}
-    return Measured(frozenset(found["gpus"]), kinds)
+    return MeasuredGeneration(frozenset(found["gpus"]), kinds)
 
 
 def corrected(priced: Price, problem: Problem, class_name: str) -> Price:

@@ -39,7 +39,7 @@ class Protocol(NamedTuple):
     share: float
 
 
-class Constants(NamedTuple):
+class NetworkConstants(NamedTuple):
     """What all networks have in common: protocols by name, and what trees and messages reach of the NICs' rate.
 
     `peer_hop` is how many latencies each rank that is sent to costs beside the first.
@@ -63,7 +63,11 @@ class Between:
     """Collectives among GPUs of one model on several nodes."""
 
     def __init__(
-        self, network: Network, inside: Collectives, constants: Constants | None = None, reach: Reach | None = None
+        self,
+        network: Network,
+        inside: Collectives,
+        constants: NetworkConstants | None = None,
+        reach: Reach | None = None,
     ) -> None:
         self.network = network
         self.inside = inside
@@ -197,12 +201,12 @@ def reach_of(network: Network) -> Reach:
 
 
 @cache
-def fitted() -> Constants:
+def fitted() -> NetworkConstants:
     """The constants that all networks have in common."""
     rows = read("network")
     protocols = {row["name"]: Protocol(row["base_us"], row["hop"], row["share"]) for row in rows["protocol"]}
     common = rows["common"][0]
-    return Constants(protocols, common["tree_share"], common["peer_share"], common["peer_hop"])
+    return NetworkConstants(protocols, common["tree_share"], common["peer_share"], common["peer_hop"])
 
 
 @cache

@@ -41,7 +41,7 @@ SETTINGS = ("", "roundup_power2_divisions:4", "max_split_size_mb:128", "expandab
 
 
 @dataclass(frozen=True)
-class Sizes:
+class AllocatorSizes:
     """Sizes of tensors in MiB, how often each is made, and the steps of the cases that fragment memory."""
 
     sizes: tuple[int, ...] = (1, 4, 16, 64, 256)
@@ -49,8 +49,8 @@ class Sizes:
     steps: int = 24
 
 
-SIZES = Sizes()
-SMALL = Sizes(sizes=(1, 16, 256), repeats=5, steps=8)
+SIZES = AllocatorSizes()
+SMALL = AllocatorSizes(sizes=(1, 16, 256), repeats=5, steps=8)
 
 
 class Reuse(NamedTuple):
@@ -90,7 +90,7 @@ class State(NamedTuple):
     used_bytes: int
 
 
-def run(sizes: Sizes, cpu: None) -> Result:
+def run(sizes: AllocatorSizes, cpu: None) -> Result:
     """The three questions, on the first GPU."""
     del cpu
     reuses = [_reuse(mib, sizes.repeats) for mib in sizes.sizes]

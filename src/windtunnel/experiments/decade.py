@@ -32,14 +32,14 @@ BITS = {"fp64": 64, "fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "fp8": 8}
 
 
 @dataclass(frozen=True)
-class Sizes:
+class DecadeSizes:
     """The models to compare: all of the catalogue when there are none."""
 
     models: tuple[str, ...] = ()
 
 
-SIZES = Sizes()
-SMALL = Sizes(("K80", "P100", "V100", "A100", "H100", "B200"))
+SIZES = DecadeSizes()
+SMALL = DecadeSizes(("K80", "P100", "V100", "A100", "H100", "B200"))
 
 
 class Quantity(NamedTuple):
@@ -82,7 +82,7 @@ PER_WATT = Quantity("fastest format, per watt", "FLOP/s", lambda gpu: gpu.peak_f
 QUANTITIES = (FASTEST, HALF, SINGLE, PER_WATT, BANDWIDTH, MEMORY)
 
 
-def run(sizes: Sizes, cpu: None) -> Result:
+def run(sizes: DecadeSizes, cpu: None) -> Result:
     """The growth of each quantity; it needs no device at all."""
     del cpu
     models = [gpus.find(name) for name in sizes.models or gpus.names()]

@@ -39,15 +39,15 @@ TEST_ROWS = 102
 
 
 @dataclass(frozen=True)
-class Sizes:
+class NoiseSizes:
     """The book's hundred epochs, and seeds of the weights and batches; figures are means over the seeds."""
 
     epochs: int = 100
     seeds: tuple[int, ...] = (0, 1, 2)
 
 
-SIZES = Sizes()
-SMALL = Sizes(epochs=40, seeds=(0,))
+SIZES = NoiseSizes()
+SMALL = NoiseSizes(epochs=40, seeds=(0,))
 
 
 class Variant(NamedTuple):
@@ -84,7 +84,7 @@ class Finding(NamedTuple):
     error: float
 
 
-def run(sizes: Sizes, cpu: None) -> Result:
+def run(sizes: NoiseSizes, cpu: None) -> Result:
     """All variants with all seeds, on the first GPU where there is one."""
     del cpu
     features, prices = _training_rows()

@@ -38,7 +38,7 @@ NO_LOCK = (
 
 
 @dataclass(frozen=True)
-class Sizes:
+class LoggingSizes:
     """How many products of `n` x `n` matrices; how many minibatches of `batch` rows through layers of `width`."""
 
     products: int = 1000
@@ -48,13 +48,13 @@ class Sizes:
     width: int = 1024
 
 
-SIZES = Sizes()
-SMALL = Sizes(products=50, minibatches=6)
+SIZES = LoggingSizes()
+SMALL = LoggingSizes(products=50, minibatches=6)
 
 Quantity = Callable[[torch.Tensor], torch.Tensor]
 
 
-class Row(NamedTuple):
+class LoggingTime(NamedTuple):
     """One way to log one quantity on one device; None for what a CPU does not count."""
 
     device: str
@@ -93,18 +93,18 @@ def kept(matrix: torch.Tensor, quantity: Quantity, products: int) -> list[float]
 WAYS = {EACH: one_at_a_time, ONCE: kept}
 
 
-def on_cpu(sizes: Sizes) -> list[Row]:
+def on_cpu(sizes: LoggingSizes) -> list[LoggingTime]:
     """Both ways on the CPU, where there is no queue to wait for."""
     matrix = _matrix(sizes, wt.cpu())
     rows = []
     for name, quantity in QUANTITIES.items():
         for way, log in WAYS.items():
             work = functools.partial(log, matrix, quantity, sizes.products)
-            rows.append(Row("CPU", name, way, _measure.cpu_s(work), None))
+            rows.append(LoggingTime("CPU", name, way, _measure.cpu_s(work), None))
     return rows
 
 
-def run(sizes: Sizes, cpu: list[Row]) -> Result:
+def run(sizes: LoggingSizes, cpu: list[LoggingTime]) -> Result:
     """Both ways on the first GPU, and the minibatches on the first two, where there are any."""
     rows = cpu + (_on_gpu(sizes) if wt.num_gpus() else [])
     losses = _minibatches(sizes) if wt.num_gpus() >= 2 else {}
@@ -121,19 +121,19 @@ def run(sizes: Sizes, cpu: list[Row]) -> Result:
     )
 
 
-def _matrix(sizes: Sizes, device: torch.device) -> torch.Tensor:
+def _matrix(sizes: LoggingSizes, device: torch.device) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
     return wt.to(torch.rand(sizes.n, sizes.n, generator=generator), device)
 
 
-def _on_gpu(sizes: Sizes) -> list[Row]:
+def _on_gpu(sizes: LoggingSizes) -> list[LoggingTime]:
     matrix = _matrix(sizes, wt.gpu(0))
     rows = []
     for name, quantity in QUANTITIES.items():
         for way, log in WAYS.items():
             work = functools.partial(log, matrix, quantity, sizes.products)
             counted = synchronizations(work)  # warms up as well
-            rows.append(Row("GPU", name, way, _measure.wall_s(work, warmup=0, repeats=3), counted))
+            rows.append(LoggingTime("GPU", name, way, _measure.wall_s(work, warmup=0, repeats=3), counted))
     return rows
 
 
@@ -156,7 +156,7 @@ def synchronizations(work: Callable[[], object]) -> int:
 class Worker:
     """A model on one GPU, and the losses of its minibatches."""
 
-    def __init__(self, sizes: Sizes, device: torch.device) -> None:
+    def __init__(self, sizes: LoggingSizes, device: torch.device) -> None:
         torch.manual_seed(0)
         layers = [nn.Linear(sizes.width, sizes.width), nn.ReLU(), nn.Linear(sizes.width, 1)]
         self.model = wt.to(nn.Sequential(*layers), device)
@@ -178,7 +178,7 @@ class Worker:
 LOSS_WAYS = ("one thread, each loss read", "one thread, losses kept", "a thread for each GPU, each loss read")
 
 
-def _minibatches(sizes: Sizes) -> dict[str, float]:
+def _minibatches(sizes: LoggingSizes) -> dict[str, float]:
     workers = [Worker(sizes, device) for device in wt.require_gpus(2)]
 
     def each() -> None:
@@ -205,11 +205,11 @@ def _minibatches(sizes: Sizes) -> dict[str, float]:
 # ---------------------------------------------------------------------- what it shows
 
 
-def _origins(rows: list[Row]) -> list[Origin]:
+def _origins(rows: list[LoggingTime]) -> list[Origin]:
     return ["gpu", "cpu"] if any(row.device == "GPU" for row in rows) else ["cpu"]
 
 
-def _log_table(sizes: Sizes, rows: list[Row], origin: Origin) -> Table:
+def _log_table(sizes: LoggingSizes, rows: list[LoggingTime], origin: Origin) -> Table:
     columns = (
         Column("logged"),
         Column("way"),
@@ -226,13 +226,13 @@ def _log_table(sizes: Sizes, rows: list[Row], origin: Origin) -> Table:
     return Table(title, columns, tuple(cells))
 
 
-def _loss_table(sizes: Sizes, losses: dict[str, float]) -> Table:
+def _loss_table(sizes: LoggingSizes, losses: dict[str, float]) -> Table:
     columns = (Column("way"), Column("time", "s", ("gpu",)), Column("a minibatch", "s", ("gpu",)))
     rows = tuple((way, seconds, seconds / sizes.minibatches) for way, seconds in losses.items())
     return Table(f"{sizes.minibatches} minibatches on each of two GPUs", columns, rows)
 
 
-def _plot(rows: list[Row], origin: Origin) -> Plot:
+def _plot(rows: list[LoggingTime], origin: Origin) -> Plot:
     mine = [row for row in rows if row.device == origin.upper()]
     series = tuple(
         Series(way, tuple(QUANTITIES), tuple(row.seconds for row in mine if row.way == way), (origin,)) for way in WAYS
@@ -240,7 +240,9 @@ def _plot(rows: list[Row], origin: Origin) -> Plot:
     return Plot(f"Time of the log on the {origin.upper()}", Axis("logged"), Axis("time", "s"), series, "bars")
 
 
-def _conclude(sizes: Sizes, rows: list[Row], losses: dict[str, float]) -> tuple[dict[str, Fact], tuple[str, ...]]:
+def _conclude(
+    sizes: LoggingSizes, rows: list[LoggingTime], losses: dict[str, float]
+) -> tuple[dict[str, Fact], tuple[str, ...]]:
     times = {(row.device, row.quantity, row.way): row for row in rows}
     where = "GPU" if wt.num_gpus() else "CPU"
     norm = next(iter(QUANTITIES))

@@ -29,7 +29,7 @@ PRECISIONS = {"float32": ("fp32",), "float16": ("fp16",), "float64": ("fp64_tens
 
 
 @dataclass(frozen=True)
-class Sizes:
+class MatmulSizes:
     """The sides of the square matrices, how often each product is timed, and where the CPU gives up, in seconds."""
 
     sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -37,13 +37,13 @@ class Sizes:
     longest_on_cpu_s: float = 1.0
 
 
-SIZES = Sizes()
-SMALL = Sizes(sizes=(16, 128, 512), repeats=3, longest_on_cpu_s=0.2)
+SIZES = MatmulSizes()
+SMALL = MatmulSizes(sizes=(16, 128, 512), repeats=3, longest_on_cpu_s=0.2)
 
 Times = dict[tuple[str, int], float]
 
 
-class Row(NamedTuple):
+class ProductTime(NamedTuple):
     """One product: its type and side, and what it takes in seconds; None where it was not run."""
 
     dtype: str
@@ -59,7 +59,7 @@ class Row(NamedTuple):
         return None if self.cpu_s is None or self.gpu_s is None else self.cpu_s / self.gpu_s
 
 
-def on_cpu(sizes: Sizes) -> Times:
+def on_cpu(sizes: MatmulSizes) -> Times:
     """The time of each product on the CPU; of each type up to the size that takes too long."""
     times = {}
     for dtype in PRECISIONS:
@@ -71,7 +71,7 @@ def on_cpu(sizes: Sizes) -> Times:
     return times
 
 
-def run(sizes: Sizes, cpu: Times) -> Result:
+def run(sizes: MatmulSizes, cpu: Times) -> Result:
     """All products, on the first GPU where there is one."""
     rows = [_row(dtype, n, cpu.get((dtype, n)), sizes.repeats) for dtype in PRECISIONS for n in sizes.sizes]
     singles = [row for row in rows if row.dtype == "float32"]
@@ -87,23 +87,23 @@ def run(sizes: Sizes, cpu: Times) -> Result:
     )
 
 
-def _row(dtype: str, n: int, cpu_s: float | None, repeats: int) -> Row:
+def _row(dtype: str, n: int, cpu_s: float | None, repeats: int) -> ProductTime:
     if wt.num_gpus() == 0:
-        return Row(dtype, n, cpu_s, None, None, None)
+        return ProductTime(dtype, n, cpu_s, None, None, None)
     kind, gpu = getattr(torch, dtype), wt.gpu(0)
     host = [torch.zeros(n, n, dtype=kind) for _ in range(2)]
     a, b = wt.to(host, gpu)
     gpu_s = wt.timer(gpu).measure(torch.matmul, a, b, repeats=repeats).median_s
     copied_s = _measure.wall_s(lambda: torch.matmul(host[0].to(gpu), host[1].to(gpu)).cpu(), repeats=3)
     peak = _measure.peak_flops(gpu, *PRECISIONS[dtype])
-    return Row(dtype, n, cpu_s, gpu_s, copied_s, None if peak is None else _flops(n) / gpu_s / peak)
+    return ProductTime(dtype, n, cpu_s, gpu_s, copied_s, None if peak is None else _flops(n) / gpu_s / peak)
 
 
 def _flops(n: int) -> int:
     return 2 * n**3
 
 
-def _table(rows: list[Row]) -> Table:
+def _table(rows: list[ProductTime]) -> Table:
     columns = (
         Column("type"),
         Column("n"),
@@ -121,7 +121,7 @@ def _table(rows: list[Row]) -> Table:
     return Table("The product of two n x n matrices", columns, tuple(cells))
 
 
-def _plot(rows: list[Row]) -> Plot:
+def _plot(rows: list[ProductTime]) -> Plot:
     series = []
     for dtype in PRECISIONS:
         mine = [row for row in rows if row.dtype == dtype]
@@ -143,7 +143,7 @@ def _crossover(sizes: list[tuple[int, float | None, float | None]]) -> int | Non
     return found
 
 
-def _half_precision(rows: list[Row]) -> tuple[dict[str, Fact], tuple[str, ...]]:
+def _half_precision(rows: list[ProductTime]) -> tuple[dict[str, Fact], tuple[str, ...]]:
     """Why a GPU is so much faster in half precision: many a CPU has no instructions for products in it."""
     times = {(row.dtype, row.n): row.cpu_s for row in rows if row.cpu_s}
     both = [row for row in rows if row.dtype == "float16" and row.speedup and ("float32", row.n) in times]
@@ -162,7 +162,7 @@ def _half_precision(rows: list[Row]) -> tuple[dict[str, Fact], tuple[str, ...]]:
     return facts, (sentence.format(**facts),)
 
 
-def _conclude(rows: list[Row]) -> tuple[dict[str, Fact], tuple[str, ...]]:
+def _conclude(rows: list[ProductTime]) -> tuple[dict[str, Fact], tuple[str, ...]]:
     """What the single-precision rows say of CPU and GPU."""
     compared = [row for row in rows if row.speedup is not None]
     small, large, last = compared[0], compared[-1], rows[-1]
@@ -194,7 +194,7 @@ def _conclude(rows: list[Row]) -> tuple[dict[str, Fact], tuple[str, ...]]:
     return facts, tuple(sentence.format(**facts) for sentence in (first, second))
 
 
-def _conclude_without_gpu(rows: list[Row]) -> tuple[dict[str, Fact], tuple[str, ...]]:
+def _conclude_without_gpu(rows: list[ProductTime]) -> tuple[dict[str, Fact], tuple[str, ...]]:
     """What the CPU alone has to show."""
     timed = [(row.n, row.cpu_s) for row in rows if row.cpu_s is not None]
     rates = [_flops(n) / seconds for n, seconds in timed]

@@ -37,7 +37,7 @@ State = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ParameterSizes:
     """A model of `layers` linear layers of `width`, and how many single values are read."""
 
     width: int = 1024
@@ -46,8 +46,8 @@ class Sizes:
     repeats: int = 3
 
 
-SIZES = Sizes()
-SMALL = Sizes(width=256, layers=3, values=20, repeats=1)
+SIZES = ParameterSizes()
+SMALL = ParameterSizes(width=256, layers=3, values=20, repeats=1)
 
 
 class File(NamedTuple):
@@ -76,7 +76,7 @@ class Load(NamedTuple):
     right: str
 
 
-def on_cpu(sizes: Sizes) -> list[File]:
+def on_cpu(sizes: ParameterSizes) -> list[File]:
     """The files of a model on the CPU, written and read."""
     state = _model(sizes, wt.cpu()).state_dict()
     files = []
@@ -100,7 +100,7 @@ KINDS: dict[str, tuple[Callable[[State, Path], None], Callable[[Path], State]]] 
 }
 
 
-def run(sizes: Sizes, cpu: list[File]) -> Result:
+def run(sizes: ParameterSizes, cpu: list[File]) -> Result:
     """All ways, on the first GPU where there is one."""
     moves, loads = ([], []) if wt.num_gpus() == 0 else (_moves(sizes), _loads(sizes))
     facts, conclusion = _conclude(sizes, cpu, moves, loads)
@@ -115,7 +115,7 @@ def run(sizes: Sizes, cpu: list[File]) -> Result:
     )
 
 
-def _model(sizes: Sizes, device: torch.device) -> nn.Sequential:
+def _model(sizes: ParameterSizes, device: torch.device) -> nn.Sequential:
     torch.manual_seed(0)
     return wt.to(nn.Sequential(*[nn.Linear(sizes.width, sizes.width) for _ in range(sizes.layers)]), device)
 
@@ -133,7 +133,7 @@ def _size_bytes(state: State) -> int:
 # ---------------------------------------------------------------------- reading and writing
 
 
-def _moves(sizes: Sizes) -> list[Move]:
+def _moves(sizes: ParameterSizes) -> list[Move]:
     model = _model(sizes, wt.gpu(0))
     state: State = dict(model.state_dict())
     weight = next(iter(state.values()))
@@ -181,7 +181,7 @@ MAP_CPU, MAP_GPU, SAFE = 'map_location="cpu"', 'map_location="cuda:0"', 'safeten
 WITHOUT = "no map_location"
 
 
-def _loads(sizes: Sizes) -> list[Load]:
+def _loads(sizes: ParameterSizes) -> list[Load]:
     gpu = wt.gpu(0)
     origin = wt.gpu(wt.num_gpus() - 1)  # another GPU than the model's, where there are two
     saved = _model(sizes, origin).state_dict()
@@ -199,7 +199,7 @@ def _loads(sizes: Sizes) -> list[Load]:
         return [_load(way, load, sizes, expected) for way, load in ways.items()]
 
 
-def _load(way: str, load: Callable[[], State], sizes: Sizes, expected: State) -> Load:
+def _load(way: str, load: Callable[[], State], sizes: ParameterSizes, expected: State) -> Load:
     gpu = wt.gpu(0)
     model = _model(sizes, gpu)
     with torch.no_grad():
@@ -263,7 +263,7 @@ def _files_plot(files: list[File]) -> Plot:
 
 
 def _conclude(
-    sizes: Sizes, files: list[File], moves: list[Move], loads: list[Load]
+    sizes: ParameterSizes, files: list[File], moves: list[Move], loads: list[Load]
 ) -> tuple[dict[str, Fact], tuple[str, ...]]:
     file = files[0]
     facts: dict[str, Fact] = {

@@ -29,7 +29,7 @@ VALUES = False
 
 
 @dataclass(frozen=True)
-class Sizes:
+class PlanCacheSizes:
     """How many lengths, from which on, how far apart; signals in a batch; how often each length comes round."""
 
     lengths: int = 60
@@ -39,8 +39,8 @@ class Sizes:
     rounds: int = 5
 
 
-SIZES = Sizes()
-SMALL = Sizes(lengths=8, batch=64, rounds=3)
+SIZES = PlanCacheSizes()
+SMALL = PlanCacheSizes(lengths=8, batch=64, rounds=3)
 
 
 class Use(NamedTuple):
@@ -60,7 +60,7 @@ class Use(NamedTuple):
         return self.hits / self.transforms
 
 
-def run(sizes: Sizes, cpu: None) -> Result:
+def run(sizes: PlanCacheSizes, cpu: None) -> Result:
     """All ways to transform, on the first GPU."""
     del cpu
     cache = wt.fft_plan_cache(wt.gpu(0))
@@ -89,7 +89,7 @@ def _padded(length: int) -> int:
     return 1 << (length - 1).bit_length()
 
 
-def _use(name: str, lengths: list[int], sizes: Sizes, room: int) -> Use:
+def _use(name: str, lengths: list[int], sizes: PlanCacheSizes, room: int) -> Use:
     gpu = wt.gpu(0)
     cache = wt.fft_plan_cache(gpu)
     cache.clear()

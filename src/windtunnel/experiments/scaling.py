@@ -49,7 +49,7 @@ WIDE = "wide"
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ScalingSizes:
     """Rows of a batch for each network, the wide one's width, steps that are timed, and the most GPUs of each way."""
 
     book: tuple[int, ...] = (128,)
@@ -60,8 +60,8 @@ class Sizes:
     processes: int = 8
 
 
-SIZES = Sizes()
-SMALL = Sizes(wide=(2048,), width=512, steps=1, processes=2)
+SIZES = ScalingSizes()
+SMALL = ScalingSizes(wide=(2048,), width=512, steps=1, processes=2)
 
 
 class Case(NamedTuple):
@@ -78,7 +78,7 @@ Times = dict[Case, float]
 """Seconds of a step on the CPU."""
 
 
-class Row(NamedTuple):
+class ScalingTime(NamedTuple):
     """A case on some GPUs: seconds of a step in a process with threads, and in processes; None if not tried."""
 
     case: Case
@@ -87,7 +87,7 @@ class Row(NamedTuple):
     processes_s: float | None
 
 
-def cases(sizes: Sizes) -> list[Case]:
+def cases(sizes: ScalingSizes) -> list[Case]:
     """All networks with all their batches."""
     return [Case(BOOK, rows) for rows in sizes.book] + [Case(WIDE, rows) for rows in sizes.wide]
 
@@ -115,7 +115,7 @@ def _inputs(case: Case, width: int) -> Tensor:
     return torch.zeros(case.rows, width if case.network == WIDE else 13)
 
 
-def on_cpu(sizes: Sizes) -> Times:
+def on_cpu(sizes: ScalingSizes) -> Times:
     """A step of each case on the CPU."""
     times = {}
     for case in cases(sizes):
@@ -124,13 +124,15 @@ def on_cpu(sizes: Sizes) -> Times:
     return times
 
 
-def run(sizes: Sizes, cpu: Times) -> Result:
+def run(sizes: ScalingSizes, cpu: Times) -> Result:
     """All cases on one GPU, two, three and so on, in both ways."""
     found = wt.num_gpus()
     counts = range(1, min(found, max(sizes.threads, sizes.processes)) + 1)
     threads = {(case, n): _threads(case, n, sizes) for case in cases(sizes) for n in counts if n <= sizes.threads}
     processes = _processes(sizes, min(found, sizes.processes))
-    rows = [Row(case, n, threads.get((case, n)), processes.get((case, n))) for case in cases(sizes) for n in counts]
+    rows = [
+        ScalingTime(case, n, threads.get((case, n)), processes.get((case, n))) for case in cases(sizes) for n in counts
+    ]
     facts, conclusion = _conclude(rows, cpu)
     return Result(
         name="scaling",
@@ -151,14 +153,14 @@ def _timed(step: Callable[[], None], steps: int) -> float:
     return _measure.wall_s(work, warmup=0) / steps
 
 
-def _threads(case: Case, count: int, sizes: Sizes) -> float:
+def _threads(case: Case, count: int, sizes: ScalingSizes) -> float:
     gpu = wt.gpu(0)
     model = wt.to(_network(case, sizes.width), gpu)
     placed = nn.DataParallel(model, device_ids=list(range(count))) if count > 1 else model
     return _timed(_stepper(placed, wt.to(_inputs(case, sizes.width), gpu)), sizes.steps)
 
 
-def _processes(sizes: Sizes, world: int) -> dict[tuple[Case, int], float]:
+def _processes(sizes: ScalingSizes, world: int) -> dict[tuple[Case, int], float]:
     """What rank 0 of `world` processes measured, for each case and each number of ranks."""
     with tempfile.TemporaryDirectory(prefix="windtunnel-scaling-") as folder:
         _multiprocessing.spawn(_rank, args=(world, folder, sizes), nprocs=world)
@@ -166,7 +168,7 @@ def _processes(sizes: Sizes, world: int) -> dict[tuple[Case, int], float]:
     return {(Case(name, rows), ranks): seconds for name, rows, ranks, seconds in times}
 
 
-def _rank(rank: int, world: int, folder: str, sizes: Sizes) -> None:
+def _rank(rank: int, world: int, folder: str, sizes: ScalingSizes) -> None:
     """One process: it trains in every group that it belongs to, and waits for the others meanwhile."""
     gpu = wt.gpu(rank)
     torch.cuda.set_device(gpu)
@@ -207,7 +209,7 @@ class Curve(NamedTuple):
         return bool(odd) and all(0.9 * low <= speed <= 1.1 * high for low, high, speed in around)
 
 
-def _curves(rows: list[Row], way: str) -> list[Curve]:
+def _curves(rows: list[ScalingTime], way: str) -> list[Curve]:
     ones = {row.case: row.threads_s for row in rows if row.gpus == 1}
     curves = []
     for case, one in ones.items():
@@ -216,7 +218,7 @@ def _curves(rows: list[Row], way: str) -> list[Curve]:
     return curves
 
 
-def _tables(rows: list[Row], cpu: Times) -> tuple[Table, Table]:
+def _tables(rows: list[ScalingTime], cpu: Times) -> tuple[Table, Table]:
     columns = (
         Column("network"),
         Column("rows"),
@@ -245,7 +247,7 @@ def _tables(rows: list[Row], cpu: Times) -> tuple[Table, Table]:
     return Table("A step on several GPUs", columns, tuple(cells)), Table("A step without them", alone, tuple(single))
 
 
-def _plot(rows: list[Row], way: str) -> Plot:
+def _plot(rows: list[ScalingTime], way: str) -> Plot:
     curves = _curves(rows, way)
     most = max(curve.most for curve in curves)
     ideal = tuple(float(n) for n in range(1, most + 1))
@@ -257,7 +259,7 @@ def _plot(rows: list[Row], way: str) -> Plot:
     return Plot(WAYS[way], Axis("GPUs"), Axis("speed-up", "times"), tuple(series))
 
 
-def _conclude(rows: list[Row], cpu: Times) -> tuple[dict[str, Fact], tuple[str, ...]]:
+def _conclude(rows: list[ScalingTime], cpu: Times) -> tuple[dict[str, Fact], tuple[str, ...]]:
     threads, processes = (_curves(rows, way) for way in WAYS)
     small, large = threads[0].case, threads[-1].case
     seconds = {(row.case, row.gpus): row for row in rows}

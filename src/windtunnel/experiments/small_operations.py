@@ -29,7 +29,7 @@ VALUES = False
 
 
 @dataclass(frozen=True)
-class Sizes:
+class OperationSizes:
     """Into how many parts a vector of `elements` numbers is cut; how many rows of `row` numbers are sent."""
 
     sizes: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096)
@@ -39,11 +39,11 @@ class Sizes:
     repeats: int = 5
 
 
-SIZES = Sizes()
-SMALL = Sizes(sizes=(1, 16, 256), elements=1 << 18, rows=20, repeats=2)
+SIZES = OperationSizes()
+SMALL = OperationSizes(sizes=(1, 16, 256), elements=1 << 18, rows=20, repeats=2)
 
 
-class Row(NamedTuple):
+class CutTime(NamedTuple):
     """One cut, in seconds; None where there is no GPU."""
 
     parts: int
@@ -53,7 +53,7 @@ class Row(NamedTuple):
     graph_s: float | None = None
 
 
-def on_cpu(sizes: Sizes) -> dict[int, float]:
+def on_cpu(sizes: OperationSizes) -> dict[int, float]:
     """The time of the additions on the CPU, by the number of parts."""
     times = {}
     for count in sizes.sizes:
@@ -62,7 +62,7 @@ def on_cpu(sizes: Sizes) -> dict[int, float]:
     return times
 
 
-def run(sizes: Sizes, cpu: dict[int, float]) -> Result:
+def run(sizes: OperationSizes, cpu: dict[int, float]) -> Result:
     """All cuts, and the rows, on the first GPU where there is one."""
     rows = [_row(sizes, count, seconds) for count, seconds in cpu.items()]
     copies = _copies(sizes) if wt.num_gpus() else {}
@@ -77,7 +77,7 @@ def run(sizes: Sizes, cpu: dict[int, float]) -> Result:
     )
 
 
-def _parts(sizes: Sizes, count: int, device: torch.device) -> list[torch.Tensor]:
+def _parts(sizes: OperationSizes, count: int, device: torch.device) -> list[torch.Tensor]:
     return list(torch.ones(sizes.elements, device=device).chunk(count))
 
 
@@ -85,9 +85,9 @@ def _loop(parts: list[torch.Tensor]) -> Callable[[], object]:
     return lambda: [part.add_(1.0) for part in parts]
 
 
-def _row(sizes: Sizes, count: int, cpu_s: float) -> Row:
+def _row(sizes: OperationSizes, count: int, cpu_s: float) -> CutTime:
     if not wt.num_gpus():
-        return Row(count, cpu_s)
+        return CutTime(count, cpu_s)
     parts = _parts(sizes, count, wt.gpu(0))
     loop = _loop(parts)
     graph = torch.cuda.CUDAGraph()
@@ -96,13 +96,13 @@ def _row(sizes: Sizes, count: int, cpu_s: float) -> Row:
         loop()
     graph_s = _measure.wall_s(graph.replay, repeats=sizes.repeats)
     foreach_s = _measure.wall_s(lambda: torch._foreach_add_(parts, 1.0), repeats=sizes.repeats)
-    return Row(count, cpu_s, loop_s, foreach_s, graph_s)
+    return CutTime(count, cpu_s, loop_s, foreach_s, graph_s)
 
 
 EACH, TOGETHER = "row by row", "all rows in one tensor"
 
 
-def _copies(sizes: Sizes) -> dict[str, float]:
+def _copies(sizes: OperationSizes) -> dict[str, float]:
     """The time to send rows, add and fetch the sums, by way."""
     gpu = wt.gpu(0)
     rows = [torch.ones(sizes.row) for _ in range(sizes.rows)]
@@ -117,7 +117,7 @@ def _copies(sizes: Sizes) -> dict[str, float]:
     return {way: _measure.wall_s(work, repeats=3) for way, work in ((EACH, each), (TOGETHER, together))}
 
 
-def _table(sizes: Sizes, rows: list[Row]) -> Table:
+def _table(sizes: OperationSizes, rows: list[CutTime]) -> Table:
     columns = (
         Column("parts"),
         Column("numbers in each"),
@@ -135,13 +135,13 @@ def _table(sizes: Sizes, rows: list[Row]) -> Table:
     return Table(f"One added to {sizes.elements:,} numbers", columns, tuple(cells))
 
 
-def _copies_table(sizes: Sizes, copies: dict[str, float]) -> Table:
+def _copies_table(sizes: OperationSizes, copies: dict[str, float]) -> Table:
     columns = (Column("way"), Column("time", "s", ("gpu",)), Column("a row", "s", ("gpu",)))
     rows = tuple((way, seconds, seconds / sizes.rows) for way, seconds in copies.items())
     return Table(f"{sizes.rows} rows of {sizes.row:,} numbers to the GPU, one added, and back", columns, rows)
 
 
-def _plot(rows: list[Row]) -> Plot:
+def _plot(rows: list[CutTime]) -> Plot:
     xs = tuple(float(row.parts) for row in rows)
     series = [Series("CPU, one by one", xs, tuple(row.cpu_s for row in rows), ("cpu",))]
     if rows[0].loop_s is not None:
@@ -153,7 +153,9 @@ def _plot(rows: list[Row]) -> Plot:
     return Plot("The same work in more parts", Axis("parts", log=True), Axis("time", "s", log=True), tuple(series))
 
 
-def _conclude(sizes: Sizes, rows: list[Row], copies: dict[str, float]) -> tuple[dict[str, Fact], tuple[str, ...]]:
+def _conclude(
+    sizes: OperationSizes, rows: list[CutTime], copies: dict[str, float]
+) -> tuple[dict[str, Fact], tuple[str, ...]]:
     one, many = rows[0], rows[-1]
     facts = {"parts": Fact(many.parts), "cpu_ratio": Fact(many.cpu_s / one.cpu_s, "times")}
     if one.loop_s is None or many.loop_s is None or many.foreach_s is None or many.graph_s is None:
@@ -173,5 +175,5 @@ def _conclude(sizes: Sizes, rows: list[Row], copies: dict[str, float]) -> tuple[
     return facts, tuple(sentence.format(**facts) for sentence in (first, second))
 
 
-def _first_cut(one: Row) -> str:
+def _first_cut(one: CutTime) -> str:
     return "one big one" if one.parts == 1 else "the fewest parts"

@@ -34,7 +34,7 @@ SHOWN = 4  # batches in a timeline
 
 
 @dataclass(frozen=True)
-class Sizes:
+class TransferSizes:
     """The sizes of the copies in bytes; how many batches of `batch` x `width` numbers meet `layers` products."""
 
     sizes: tuple[int, ...] = tuple(1 << power for power in range(10, 29, 2))
@@ -45,11 +45,11 @@ class Sizes:
     repeats: int = 5
 
 
-SIZES = Sizes()
-SMALL = Sizes(sizes=(1 << 10, 1 << 16, 1 << 22), batches=5, batch=1024, width=1024, repeats=2)
+SIZES = TransferSizes()
+SMALL = TransferSizes(sizes=(1 << 10, 1 << 16, 1 << 22), batches=5, batch=1024, width=1024, repeats=2)
 
 
-class Row(NamedTuple):
+class CopyTime(NamedTuple):
     """Copies of one size, in seconds; None between two GPUs where there is one."""
 
     size_bytes: int
@@ -71,7 +71,7 @@ class Feed(NamedTuple):
     bars: tuple[Bar, ...]
 
 
-def run(sizes: Sizes, cpu: None) -> Result:
+def run(sizes: TransferSizes, cpu: None) -> Result:
     """All copies and all ways to feed, on the first GPU (and between the first two)."""
     rows = [_row(size, sizes.repeats) for size in sizes.sizes]
     feeds = [_feed(sizes, way) for way in FEEDS]
@@ -86,7 +86,7 @@ def run(sizes: Sizes, cpu: None) -> Result:
     )
 
 
-def _row(size_bytes: int, repeats: int) -> Row:
+def _row(size_bytes: int, repeats: int) -> CopyTime:
     gpu = wt.gpu(0)
     numbers = max(1, size_bytes // FLOAT_BYTES)
     pageable = torch.ones(numbers)
@@ -100,7 +100,7 @@ def _row(size_bytes: int, repeats: int) -> Row:
     def seconds(work: Callable[[], object]) -> float:
         return _measure.wall_s(work, repeats=repeats)
 
-    return Row(
+    return CopyTime(
         size_bytes,
         seconds(lambda: there.copy_(pageable)),
         seconds(lambda: there.copy_(pinned)),
@@ -160,7 +160,7 @@ class Diary:
 class Batches:
     """Batches on the host, buffers and weights on the GPU."""
 
-    def __init__(self, sizes: Sizes, count: int, pinned: bool) -> None:
+    def __init__(self, sizes: TransferSizes, count: int, pinned: bool) -> None:
         self.gpu = wt.gpu(0)
         batch = torch.ones(sizes.batch, sizes.width)
         self.host = [batch.pin_memory() if pinned else batch] * count
@@ -213,7 +213,7 @@ FEEDS: dict[str, tuple[bool, Callable[[Batches, Note], None]]] = {
 }
 
 
-def _feed(sizes: Sizes, way: str) -> Feed:
+def _feed(sizes: TransferSizes, way: str) -> Feed:
     pinned, feed = FEEDS[way]
     batches = Batches(sizes, sizes.batches, pinned)
 
@@ -236,7 +236,7 @@ def _feed(sizes: Sizes, way: str) -> Feed:
 # ---------------------------------------------------------------------- what it shows
 
 
-def _table(rows: list[Row]) -> Table:
+def _table(rows: list[CopyTime]) -> Table:
     columns = (
         Column("size", "B"),
         Column("to the GPU, pageable", "s", ("gpu",)),
@@ -252,7 +252,7 @@ def _table(rows: list[Row]) -> Table:
     return Table("Copies between host and GPU", columns, cells)
 
 
-def _feed_table(sizes: Sizes, feeds: list[Feed]) -> Table:
+def _feed_table(sizes: TransferSizes, feeds: list[Feed]) -> Table:
     columns = (
         Column("way"),
         Column("host is free after", "s", ("gpu",)),
@@ -263,7 +263,7 @@ def _feed_table(sizes: Sizes, feeds: list[Feed]) -> Table:
     return Table(f"Feeding {sizes.batches} batches of {sizes.batch:,} x {sizes.width:,} numbers", columns, rows)
 
 
-def _plot(rows: list[Row]) -> Plot:
+def _plot(rows: list[CopyTime]) -> Plot:
     xs = tuple(float(row.size_bytes) for row in rows)
     lines: tuple[tuple[str, str, list[float] | list[float | None]], ...] = (
         ("to the GPU", "pageable", [row.pageable_s for row in rows]),
@@ -287,7 +287,7 @@ def _plot(rows: list[Row]) -> Plot:
     return Plot("Bandwidth of a copy", Axis("size", "B", log=True), Axis("bandwidth", "B/s", log=True), series)
 
 
-def _conclude(rows: list[Row], feeds: list[Feed]) -> tuple[dict[str, Fact], tuple[str, ...]]:
+def _conclude(rows: list[CopyTime], feeds: list[Feed]) -> tuple[dict[str, Fact], tuple[str, ...]]:
     small, large = rows[0], rows[-1]
     slower = [row for row in rows if row.pageable_s > row.product_s]
     blocking, phone, ahead = feeds

@@ -26,18 +26,18 @@ ALMOST_LINEAR = 1.8
 
 
 @dataclass(frozen=True)
-class Sizes:
+class TwoGpuSizes:
     """The sides of the square matrices, and how often each pair of products is timed."""
 
     sizes: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
     repeats: int = 5
 
 
-SIZES = Sizes()
-SMALL = Sizes(sizes=(64, 512, 2048), repeats=1)
+SIZES = TwoGpuSizes()
+SMALL = TwoGpuSizes(sizes=(64, 512, 2048), repeats=1)
 
 
-class Row(NamedTuple):
+class PairTime(NamedTuple):
     """Two products of one size, in seconds: in sequence on one GPU, in two of its streams, on two GPUs."""
 
     n: int
@@ -56,7 +56,7 @@ class Row(NamedTuple):
         return self.sequence_s / self.streams_s
 
 
-def run(sizes: Sizes, cpu: None) -> Result:
+def run(sizes: TwoGpuSizes, cpu: None) -> Result:
     """All sizes on the first two GPUs."""
     rows = [_row(n, sizes.repeats) for n in sizes.sizes]
     facts, conclusion = _conclude(rows)
@@ -79,7 +79,7 @@ def run(sizes: Sizes, cpu: None) -> Result:
     )
 
 
-def _row(n: int, repeats: int) -> Row:
+def _row(n: int, repeats: int) -> PairTime:
     first, second = wt.require_gpus(2)
     a, b, there = (torch.rand(n, n, device=device) for device in (first, first, second))
     sides = [wt.stream(first) for _ in range(2)]
@@ -98,10 +98,10 @@ def _row(n: int, repeats: int) -> Row:
         there @ there
 
     times = [_measure.wall_s(work, repeats=repeats) for work in (sequence, streams, two_gpus)]
-    return Row(n, *times)
+    return PairTime(n, *times)
 
 
-def _plot(rows: list[Row]) -> Plot:
+def _plot(rows: list[PairTime]) -> Plot:
     xs = tuple(float(row.n) for row in rows)
     series = (
         Series("two GPUs", xs, tuple(row.speedup for row in rows), ("gpu",)),
@@ -110,7 +110,7 @@ def _plot(rows: list[Row]) -> Plot:
     return Plot("Speed-up over two products in sequence", Axis("n", log=True), Axis("speed-up", "times"), series)
 
 
-def _conclude(rows: list[Row]) -> tuple[dict[str, Fact], tuple[str, ...]]:
+def _conclude(rows: list[PairTime]) -> tuple[dict[str, Fact], tuple[str, ...]]:
     small, large = rows[0], rows[-1]
     best = max(rows, key=lambda row: row.streams_speedup)
     linear = next((row.n for i, row in enumerate(rows) if all(r.speedup >= ALMOST_LINEAR for r in rows[i:])), None)

@@ -62,7 +62,6 @@ class Stream:
         "capture",
         "device",
         "epoch",
-        "host_seen",
         "index",
         "marks",
         "number",
@@ -83,7 +82,6 @@ class Stream:
         self.ready_ns = 0
         self.epoch = 0
         self.order: VectorClock = {}
-        self.host_seen: VectorClock = {}
         self.capture: Recording | None = None
         self.marks: deque[int] = deque()
 

@@ -10,12 +10,11 @@ what it did."""
 from windtunnel.ptx.counters import Counters
 from windtunnel.ptx.faults import KernelFault
 from windtunnel.ptx.launch import Checks, Launch
-from windtunnel.ptx.memory import Access, Allocation, Allocations, Memory
+from windtunnel.ptx.memory import Allocation, Allocations, Memory, TouchedRange
 from windtunnel.ptx.module import Kernel, Module, Variable, load
 from windtunnel.ptx.syntax import Parameter
 
 __all__ = [
-    "Access",
     "Allocation",
     "Allocations",
     "Checks",
@@ -26,6 +25,7 @@ __all__ = [
     "Memory",
     "Module",
     "Parameter",
+    "TouchedRange",
     "Variable",
     "load",
 ]

@@ -97,7 +97,7 @@ def size_of(name: str) -> int:
     return BITS[found[3]] // 8 * int(found[2])
 
 
-class Access:
+class AccessFunction:
     """The function `ld4_i32`, or one like it."""
 
     def __init__(self, name: str) -> None:
@@ -273,4 +273,4 @@ class Access:
 
 def function(name: str) -> tuple[str, dict[str, str]]:
     """The text of an access function, and what it declares."""
-    return Access(name).text(), dict(DECLARATIONS)
+    return AccessFunction(name).text(), dict(DECLARATIONS)

@@ -24,7 +24,7 @@ SHORT = 12
 HEAD = "define i32 @wt_{mode}(ptr noalias %context, ptr noalias %frame) {{"
 
 
-class Function:
+class FunctionText:
     def __init__(self, emitter: Emitter) -> None:
         self.emitter = e = emitter
         self.graph = e.graph

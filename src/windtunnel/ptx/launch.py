@@ -15,7 +15,7 @@ from windtunnel.ptx.emitter import Site
 from windtunnel.ptx.engine import Code, runtime_address
 from windtunnel.ptx.faults import KINDS, TRAPS, Incident, KernelFault, sentence
 from windtunnel.ptx.layout import Layout
-from windtunnel.ptx.memory import Access, Allocation, Memory, zeroed
+from windtunnel.ptx.memory import Allocation, Memory, TouchedRange, zeroed
 from windtunnel.ptx.structures import (
     CHECK,
     COUNT,
@@ -68,7 +68,7 @@ class Launch:
     faults: tuple[KernelFault, ...]
     trap: str | None
     """CUDA's name of the error that ended the launch."""
-    accesses: tuple[Access, ...] = ()
+    accesses: tuple[TouchedRange, ...] = ()
     """The allocations that it touched."""
 
 
@@ -272,7 +272,7 @@ class Run:
         found = self._accesses()
         return sum(a.high - a.low for a in found if a.read), sum(a.high - a.low for a in found if a.written)
 
-    def _accesses(self) -> tuple[Access, ...]:
+    def _accesses(self) -> tuple[TouchedRange, ...]:
         own = {v.start for v in self.table} | {self.block_of_parameters}
         found = []
         for index, region in enumerate(self.regions):
@@ -282,7 +282,7 @@ class Run:
             low, high = entry.touched_low, entry.touched_high
             if not self.whole:  # blocks without counts look at an allocation, not at bytes
                 low, high = region.start, region.start + region.size
-            found.append(Access(region.start, low, high, bool(entry.touched & 1), bool(entry.touched & 2)))
+            found.append(TouchedRange(region.start, low, high, bool(entry.touched & 1), bool(entry.touched & 2)))
         return tuple(found)
 
     def _looked_at(self) -> list[int]:

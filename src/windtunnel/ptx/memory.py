@@ -20,7 +20,7 @@ class Allocation:
 
 
 @dataclass(frozen=True)
-class Access:
+class TouchedRange:
     """What a launch touched of one allocation: the bytes from `low` to `high`, or more."""
 
     start: int

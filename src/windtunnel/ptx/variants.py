@@ -13,7 +13,7 @@ from windtunnel.ptx.calls import flatten
 from windtunnel.ptx.emitter import Emitter, Site
 from windtunnel.ptx.engine import Code
 from windtunnel.ptx.flow import Graph, build
-from windtunnel.ptx.function import Function
+from windtunnel.ptx.function import FunctionText
 from windtunnel.ptx.layout import Layout, lay_out
 from windtunnel.ptx.syntax import Function as Parsed
 from windtunnel.ptx.syntax import Source
@@ -51,7 +51,7 @@ def intermediate(kernel: Prepared, instrumented: bool) -> tuple[str, list[str]]:
     helpers: set[str] = set()
     for mode in (at.WHOLE, at.PARTIAL):
         emitter = Emitter(kernel.graph, kernel.layout, kernel.parameters, table.emit, mode, instrumented, kernel.sites)
-        bodies.append(Function(emitter).text())
+        bodies.append(FunctionText(emitter).text())
         declared |= emitter.declared
         helpers |= emitter.helpers
     accesses = sorted(helpers - {"wt_permit"})

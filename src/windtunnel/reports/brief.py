@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from windtunnel.reports.parts import host
 from windtunnel.reports.parts.peak import Peak
-from windtunnel.reports.parts.summary import Device, Summary, short
+from windtunnel.reports.parts.summary import DeviceTotals, Summary, short
 from windtunnel.trace.finding import WORTH, Finding
 from windtunnel.trace.holders import words as words_of
 from windtunnel.trace.units import format_bytes, format_ns, format_share, plural
@@ -91,7 +91,7 @@ def host_row(summary: Summary) -> str:
     return "" if summary.host is None else host.figure_words(summary.host, short(summary.host.site))
 
 
-def memory(used: Sequence[Device]) -> str:
+def memory(used: Sequence[DeviceTotals]) -> str:
     """The device with the highest peak."""
     known = [device for device in used if device.peak_allocated_bytes is not None]
     if not known:
@@ -104,7 +104,7 @@ def memory(used: Sequence[Device]) -> str:
     return f"{words} of {format_bytes(device.memory_bytes)}" if device.memory_bytes else words
 
 
-def held_by(used: Sequence[Device]) -> str:
+def held_by(used: Sequence[DeviceTotals]) -> str:
     """The modules that held most of the highest peak, where the history was kept."""
     peaks = [device.peak for device in used if device.peak is not None and device.peak.has_modules]
     return holders(max(peaks, key=lambda peak: peak.allocated_bytes), NAMED) if peaks else ""
@@ -115,7 +115,7 @@ def holders(peak: Peak, most: int) -> str:
     return words_of(peak.modules, most, short)
 
 
-def busy(used: Sequence[Device], of_window: str) -> str:
+def busy(used: Sequence[DeviceTotals], of_window: str) -> str:
     """The share of each device's steps, or of the run where there are too few, in which it had work."""
     shares = [f"{device.place} {format_share(device.busy_share)}" for device in used[:NAMED]]
     more = f" and {len(used) - NAMED} more" if len(used) > NAMED else ""

@@ -14,7 +14,7 @@ from windtunnel.reports import brief
 from windtunnel.reports.parts import charts, page, source, timeline
 from windtunnel.reports.parts import time as _time
 from windtunnel.reports.parts.peak import Peak
-from windtunnel.reports.parts.summary import Device, Summary, memory_words, short, summarize
+from windtunnel.reports.parts.summary import DeviceTotals, Summary, memory_words, short, summarize
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.operation import UNKNOWN_GPU
 from windtunnel.trace.plain import Json
@@ -164,7 +164,7 @@ def _tiles(summary: Summary) -> list[Json]:
     return tiles if summary.worked else [tile for tile in tiles if tile["label"] not in ("run", "busy")]
 
 
-def _waits(devices: Sequence[Device]) -> list[dict[str, object]]:
+def _waits(devices: Sequence[DeviceTotals]) -> list[dict[str, object]]:
     rows: list[Json] = [
         {"device": device.index, "line": short(wait.site), "name": wait.name, "times": wait.times, "ns": wait.wait_ns}
         for device in devices
@@ -173,7 +173,7 @@ def _waits(devices: Sequence[Device]) -> list[dict[str, object]]:
     return sorted(rows, key=lambda row: -row["ns"])[:MAX_ROWS]
 
 
-def _transfers(devices: Sequence[Device]) -> list[Json]:
+def _transfers(devices: Sequence[DeviceTotals]) -> list[Json]:
     rows: list[Json] = [
         {
             "device": device.index,

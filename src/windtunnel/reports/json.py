@@ -10,8 +10,8 @@ from windtunnel.checks._program import Edit
 from windtunnel.reports.parts import host
 from windtunnel.reports.parts.compiled import Compiled
 from windtunnel.reports.parts.peak import Peak
-from windtunnel.reports.parts.summary import Device, Step, Summary, summarize
-from windtunnel.reports.parts.time import Timing
+from windtunnel.reports.parts.summary import DeviceTotals, OptimizerStep, Summary, summarize
+from windtunnel.reports.parts.time import RunTiming
 from windtunnel.reports.schema import Ending
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.operation import Site
@@ -73,7 +73,7 @@ def _samples(summary: Summary) -> dict[str, object]:
     return {"samples": known | (_site(samples.site) or {})}
 
 
-def _timing(timing: Timing, band: float | None) -> dict[str, object]:
+def _timing(timing: RunTiming, band: float | None) -> dict[str, object]:
     return {
         "steps": timing.steps,
         "step_ns": timing.step_ns,
@@ -145,7 +145,7 @@ def _site(site: Site) -> Json | None:
     return {"file": site.file, "line": site.line, "function": site.function} if site.file else None
 
 
-def _device(device: Device) -> Json:
+def _device(device: DeviceTotals) -> Json:
     return {
         "index": device.index,
         "name": device.name,
@@ -217,7 +217,7 @@ def _steps(summary: Summary) -> list[dict[str, object]]:
     return [_step(step) for step in summary.steps]
 
 
-def _step(step: Step) -> Json:
+def _step(step: OptimizerStep) -> Json:
     return {
         "number": step.number,
         "start_ns": step.start_ns,

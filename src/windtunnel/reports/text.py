@@ -17,7 +17,7 @@ from rich.text import Text
 from windtunnel.reports import brief
 from windtunnel.reports.parts import time as _time
 from windtunnel.reports.parts.compiled import SAVED
-from windtunnel.reports.parts.summary import Device, Summary, activity, memory_words, short, summarize
+from windtunnel.reports.parts.summary import DeviceTotals, Summary, activity, memory_words, short, summarize
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.holders import OTHER
 from windtunnel.trace.operation import UNKNOWN_GPU, Site
@@ -168,14 +168,14 @@ def _time_lines(summary: Summary) -> list[str]:
     return [f"{label}: {words}" for label, words in lines if words]
 
 
-def _use_lines(split: _time.Split, timing: _time.Timing) -> list[str]:
+def _use_lines(split: _time.Split, timing: _time.RunTiming) -> list[str]:
     lines = [f"time: {words}" for words in (_time.split_words(split),) if words]
     lines += [words for words in (_time.use_words(split),) if words]
     top = [_time.operator_words(one) for one in timing.operators if one.device == split.device][:MAX_LINES]
     return lines + ([f"most time in {', '.join(top)}"] if top else [])
 
 
-def _device_lines(device: Device, summary: Summary) -> list[str]:
+def _device_lines(device: DeviceTotals, summary: Summary) -> list[str]:
     lines = [f"memory at its peak: {memory_words(device)}", *peak_lines(device)]
     if summary.worked:
         collectives = f"{plural(device.collectives, 'collective')}, " if device.collectives else ""
@@ -190,7 +190,7 @@ def _device_lines(device: Device, summary: Summary) -> list[str]:
     return lines
 
 
-def _bars(trace: Trace, device: Device, summary: Summary) -> str:
+def _bars(trace: Trace, device: DeviceTotals, summary: Summary) -> str:
     """The device's work over time: a column for each thirty-second part, as high as its busy share."""
     shares = activity(trace, device.index, summary.begin_ns, summary.end_ns, COLUMNS)
     top = len(BARS) - 1
@@ -198,7 +198,7 @@ def _bars(trace: Trace, device: Device, summary: Summary) -> str:
     return f"over {format_ns(summary.end_ns - summary.begin_ns)}: |{bars}|"
 
 
-def peak_lines(device: Device) -> list[str]:
+def peak_lines(device: DeviceTotals) -> list[str]:
     """What held the memory at its peak: by category, and the lines with most of it."""
     peak = device.peak
     if peak is None or not peak.allocated_bytes:
@@ -217,7 +217,7 @@ def peak_lines(device: Device) -> list[str]:
     return [f"made of {made}{before}", f"held by {held}"] if known else [f"held by {held}{before}"]
 
 
-def sync_lines(device: Device) -> str:
+def sync_lines(device: DeviceTotals) -> str:
     """The source lines that blocked the host, the most expensive first: "train.py:12 (400×)"."""
     lines: dict[str, tuple[int, int]] = {}
     for wait in device.waits.values():

@@ -69,7 +69,7 @@ class _Failed(Exception):  # noqa: N818 - a return code, not an error that anybo
         self.code = code
 
 
-class Driver:
+class DriverFunctions:
     """The functions of one process's driver; `devices` are those that it sees, once it is initialized."""
 
     def __init__(self, machine: Machine, cuda_version: tuple[int, int]) -> None:
@@ -134,45 +134,45 @@ def _text(out: object, size: object, text: str) -> None:
     _write(out, ctypes.create_string_buffer(text.encode()[: room - 1]))
 
 
-def _init(driver: Driver, flags: object) -> None:
+def _init(driver: DriverFunctions, flags: object) -> None:
     found = [driver.machine.installed[index] for index in visible(driver.machine.installed)]
     if not found:
         raise _Failed(NO_DEVICE)
     driver.devices = found
 
 
-def _get(driver: Driver, out: object, ordinal: object) -> None:
+def _get(driver: DriverFunctions, out: object, ordinal: object) -> None:
     driver.device(ordinal)
     _write(out, ctypes.c_int(_number(ordinal)))
 
 
-def _attribute(driver: Driver, out: object, attribute: object, device: object) -> None:
+def _attribute(driver: DriverFunctions, out: object, attribute: object, device: object) -> None:
     found = ATTRIBUTES.get(_number(attribute))
     if found is None:
         raise _Failed(INVALID_VALUE)
     _write(out, ctypes.c_int(found(driver.device(device))))
 
 
-def _capability(driver: Driver, major: object, minor: object, device: object) -> None:
+def _capability(driver: DriverFunctions, major: object, minor: object, device: object) -> None:
     for out, part in zip((major, minor), driver.device(device).gpu.compute_capability, strict=True):
         _write(out, ctypes.c_int(part))
 
 
-def _uuid(driver: Driver, out: object, device: object) -> None:
+def _uuid(driver: DriverFunctions, out: object, device: object) -> None:
     raw = uuid.UUID(driver.device(device).uuid.removeprefix("GPU-")).bytes
     _write(out, ctypes.create_string_buffer(raw, len(raw)))
 
 
-def _create_context(driver: Driver, out: object, flags: object, device: object) -> None:
+def _create_context(driver: DriverFunctions, out: object, flags: object, device: object) -> None:
     driver.current = driver.device(device)
     _write(out, ctypes.c_void_p(1 + _number(device)))
 
 
-def _end_context(driver: Driver, context: object) -> None:
+def _end_context(driver: DriverFunctions, context: object) -> None:
     driver.current = None
 
 
-def _memory(driver: Driver, free: object, total: object) -> None:
+def _memory(driver: DriverFunctions, free: object, total: object) -> None:
     if driver.current is None:
         raise _Failed(INVALID_CONTEXT)
     info = driver.current.driver.info()
@@ -180,8 +180,8 @@ def _memory(driver: Driver, free: object, total: object) -> None:
     _write(total, ctypes.c_size_t(info.total))
 
 
-def _said(part: int) -> Callable[[Driver, object, object], None]:
-    def say(driver: Driver, code: object, out: object) -> None:
+def _said(part: int) -> Callable[[DriverFunctions, object, object], None]:
+    def say(driver: DriverFunctions, code: object, out: object) -> None:
         pair = ERRORS.get(_number(code))
         if pair is None:
             raise _Failed(INVALID_VALUE)
@@ -224,7 +224,7 @@ def _for_the_cpu(name: object) -> object:
 
 def patches(machine: Machine, cuda_version: tuple[int, int]) -> list[Patch]:
     """What to replace in ctypes: how a library is opened, and how a function is found in it."""
-    driver = Driver(machine, cuda_version)
+    driver = DriverFunctions(machine, cuda_version)
     library = ctypes.CDLL
     open_library: Callable[..., None] = library.__init__
     find = library.__getitem__

@@ -22,17 +22,17 @@ class Lent:
         self.size = size
 
 
-class Lending(Protocol):
+class LentMemory(Protocol):
     """Memory of `size` bytes on the emulated GPU `device`."""
 
     device: int
     size: int
 
 
-_lent: weakref.WeakValueDictionary[int, Lending] = weakref.WeakValueDictionary()
+_lent: weakref.WeakValueDictionary[int, LentMemory] = weakref.WeakValueDictionary()
 
 
-def lend(pointer: int, place: Lending) -> None:
+def lend(pointer: int, place: LentMemory) -> None:
     """Remember that the memory from address `pointer` is `place`.
 
     Memory that was received and is handed on stays its first lender's.
@@ -40,7 +40,7 @@ def lend(pointer: int, place: Lending) -> None:
     _lent.setdefault(pointer, place)
 
 
-def place_at(pointer: int) -> Lending | None:
+def place_at(pointer: int) -> LentMemory | None:
     """What was lent and holds the byte at address `pointer`; None where that is nobody's."""
     around = [(begin, place) for begin, place in _lent.items() if begin <= pointer < begin + max(1, place.size)]
     return max(around, key=lambda entry: entry[0])[1] if around else None

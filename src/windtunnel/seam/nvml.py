@@ -36,7 +36,7 @@ class Text(Protocol):
     value: bytes
 
 
-class Process(Protocol):
+class DeviceProcess(Protocol):
     """A process on a device."""
 
     @property
@@ -47,7 +47,7 @@ class Process(Protocol):
     def used_mib(self) -> int: ...
 
 
-class Device(Protocol):
+class MonitoredDevice(Protocol):
     """What is asked of a device: `windtunnel.reports.smi.SmiDevice` has it."""
 
     @property
@@ -95,7 +95,7 @@ class Device(Protocol):
     @property
     def performance_state(self) -> int: ...
     @property
-    def processes(self) -> Sequence[Process]: ...
+    def processes(self) -> Sequence[DeviceProcess]: ...
     @property
     def uncorrected_errors(self) -> int: ...
     @property
@@ -106,7 +106,7 @@ class Host(Protocol):
     """The machine: its devices and its driver, as they are now."""
 
     @property
-    def devices(self) -> Sequence[Device]: ...
+    def devices(self) -> Sequence[MonitoredDevice]: ...
     @property
     def driver_version(self) -> str: ...
     @property
@@ -185,7 +185,7 @@ def _target(argument: object) -> object:
     return getattr(argument, "_obj", argument)
 
 
-def _device(host: Host, handle: object) -> Device:
+def _device(host: Host, handle: object) -> MonitoredDevice:
     address = ctypes.cast(handle, ctypes.c_void_p).value if handle else None  # type: ignore[arg-type]
     index = (address or 0) - _HANDLES
     if not 0 <= index < len(host.devices):
@@ -236,7 +236,7 @@ def _by_index(host: Host, index: Number, out: _CData) -> None:
     _point(out, index.value)
 
 
-def _by_text(of: Callable[[Device], set[str]]) -> Callable[[Host, Text, _CData], None]:
+def _by_text(of: Callable[[MonitoredDevice], set[str]]) -> Callable[[Host, Text, _CData], None]:
     def find(host: Host, text: Text, out: _CData) -> None:
         wanted = text.value.decode().lower()
         for index, device in enumerate(host.devices):
@@ -271,10 +271,10 @@ _SYSTEM: dict[str, Callable[..., None]] = {
 # ------------------------------------------------------------------ questions about a device
 
 
-def _number(get: Callable[[Device], int | None]) -> Callable[..., None]:
+def _number(get: Callable[[MonitoredDevice], int | None]) -> Callable[..., None]:
     """A question whose answer is the last argument; None is "Not Supported"."""
 
-    def answer(device: Device, *arguments: Number) -> None:
+    def answer(device: MonitoredDevice, *arguments: Number) -> None:
         value = get(device)
         if value is None:
             raise _Refused(_NOT_SUPPORTED)
@@ -283,10 +283,10 @@ def _number(get: Callable[[Device], int | None]) -> Callable[..., None]:
     return answer
 
 
-def _both(get: Callable[[Device], int | None]) -> Callable[[Device, Number, Number], None]:
+def _both(get: Callable[[MonitoredDevice], int | None]) -> Callable[[MonitoredDevice, Number, Number], None]:
     """A question for a current and a pending state, which are the same here."""
 
-    def answer(device: Device, current: Number, pending: Number) -> None:
+    def answer(device: MonitoredDevice, current: Number, pending: Number) -> None:
         value = get(device)
         if value is None:
             raise _Refused(_NOT_SUPPORTED)
@@ -295,7 +295,7 @@ def _both(get: Callable[[Device], int | None]) -> Callable[[Device, Number, Numb
     return answer
 
 
-def _memory(device: Device, out: ctypes.Structure) -> None:
+def _memory(device: MonitoredDevice, out: ctypes.Structure) -> None:
     total, reserved = device.memory_total_mib * _MIB, device.memory_reserved_mib * _MIB
     free = device.memory_free_mib * _MIB
     has_reserved = any(field[0] == "reserved" for field in out._fields_)
@@ -303,7 +303,7 @@ def _memory(device: Device, out: ctypes.Structure) -> None:
     _fill(out, total=total, reserved=reserved, free=free, used=used)
 
 
-def _pci(device: Device, out: ctypes.Structure) -> None:
+def _pci(device: MonitoredDevice, out: ctypes.Structure) -> None:
     domain, bus, rest = device.bus_id.split(":")
     _fill(
         out,
@@ -315,21 +315,21 @@ def _pci(device: Device, out: ctypes.Structure) -> None:
     )
 
 
-def _clock(device: Device, kind: object, *out: Number) -> None:
+def _clock(device: MonitoredDevice, kind: object, *out: Number) -> None:
     memory = getattr(kind, "value", kind) == 2
     out[-1].value = device.clock_memory_mhz if memory else device.clock_sm_mhz
 
 
-def _max_clock(device: Device, kind: object, out: Number) -> None:
+def _max_clock(device: MonitoredDevice, kind: object, out: Number) -> None:
     memory = getattr(kind, "value", kind) == 2
     out.value = device.clock_memory_mhz if memory else device.clock_sm_max_mhz
 
 
-def _capability(device: Device, major: Number, minor: Number) -> None:
+def _capability(device: MonitoredDevice, major: Number, minor: Number) -> None:
     major.value, minor.value = device.compute_capability
 
 
-def _processes(device: Device, count: Number, array: Iterable[ctypes.Structure] | None) -> None:
+def _processes(device: MonitoredDevice, count: Number, array: Iterable[ctypes.Structure] | None) -> None:
     room, found = count.value, device.processes
     count.value = len(found)
     if found and (array is None or room < len(found)):
@@ -340,33 +340,33 @@ def _processes(device: Device, count: Number, array: Iterable[ctypes.Structure] 
         _fill(slot, computeInstanceId=everywhere)
 
 
-def _no_processes(device: Device, count: Number, array: object) -> None:
+def _no_processes(device: MonitoredDevice, count: Number, array: object) -> None:
     count.value = 0
 
 
-def _ecc_errors(device: Device, kind: object, *rest: Number) -> None:
+def _ecc_errors(device: MonitoredDevice, kind: object, *rest: Number) -> None:
     if not device.ecc:
         raise _Refused(_NOT_SUPPORTED)
     rest[-1].value = device.uncorrected_errors if getattr(kind, "value", kind) == 1 else 0
 
 
-def _idle_engine(device: Device, used: Number, period_us: Number) -> None:
+def _idle_engine(device: MonitoredDevice, used: Number, period_us: Number) -> None:
     used.value, period_us.value = 0, 1_000_000
 
 
-def _limits(device: Device, low: Number, high: Number) -> None:
+def _limits(device: MonitoredDevice, low: Number, high: Number) -> None:
     low.value, high.value = round(500 * device.power_limit_w), round(1000 * device.power_limit_w)
 
 
-def _limit(device: Device) -> int:
+def _limit(device: MonitoredDevice) -> int:
     return round(1000 * device.power_limit_w)
 
 
-def _zero(device: Device) -> int:
+def _zero(device: MonitoredDevice) -> int:
     return 0
 
 
-def _index(device: Device) -> int:
+def _index(device: MonitoredDevice) -> int:
     return int(getattr(device, "index", 0))
 
 

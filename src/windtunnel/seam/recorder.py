@@ -88,7 +88,7 @@ class Holding:
 
     __slots__ = ("__weakref__", "_block", "_recorder", "_size", "device")
 
-    def __init__(self, recorder: Recorder, device: int, size: int, block: Block | None) -> None:
+    def __init__(self, recorder: WorkRecorder, device: int, size: int, block: Block | None) -> None:
         self._recorder = recorder
         self.device = device
         self._size = size
@@ -111,7 +111,7 @@ class Session(Protocol):
         """The options of the emulation."""
 
 
-class Recorder:
+class WorkRecorder:
     """Writes what one framework does into the session's machine.
 
     `limit` gives the bytes of a GPU that the framework may use, `grain` its allocator's rounding in bytes; frames of

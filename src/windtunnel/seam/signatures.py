@@ -49,23 +49,23 @@ def takes_all(ours: Signature, stock: Signature) -> bool:
     named = any(one.kind is Parameter.VAR_KEYWORD for one in own)
     by_place = [one for one in own if one.kind in BY_PLACE]
     met = set()
-    for place, wanted in enumerate(stock.parameters.values()):
-        if wanted.kind is Parameter.VAR_POSITIONAL:
+    for place, theirs in enumerate(stock.parameters.values()):
+        if theirs.kind is Parameter.VAR_POSITIONAL:
             fits = rest
             met |= {one.name for one in by_place[place:]}
-        elif wanted.kind is Parameter.VAR_KEYWORD:
+        elif theirs.kind is Parameter.VAR_KEYWORD:
             fits = named
             met |= {one.name for one in own}
-        elif wanted.kind in BY_PLACE and place < len(by_place):
-            found = by_place[place]
-            met.add(found.name)
-            fits = found.name == wanted.name or _nameless(found) or _nameless(wanted)
-            fits = fits and (found.default is not Parameter.empty or wanted.default is Parameter.empty)
-        elif wanted.kind in BY_PLACE:
+        elif theirs.kind in BY_PLACE and place < len(by_place):
+            mine = by_place[place]
+            met.add(mine.name)
+            fits = mine.name == theirs.name or _nameless(mine) or _nameless(theirs)
+            fits = fits and (mine.default is not Parameter.empty or theirs.default is Parameter.empty)
+        elif theirs.kind in BY_PLACE:
             fits = rest
         else:
-            met.add(wanted.name)
-            found_by_name = ours.parameters.get(wanted.name)
+            met.add(theirs.name)
+            found_by_name = ours.parameters.get(theirs.name)
             fits = named if found_by_name is None else found_by_name.kind is not Parameter.POSITIONAL_ONLY
         if not fits:
             return False

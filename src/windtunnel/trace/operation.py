@@ -13,7 +13,13 @@ from windtunnel import foreign
 
 
 class Kind(IntEnum):
-    """The kind of one trace row; the comment says what the row's `value` column holds."""
+    """The kind of one trace row; the comment says what the row's `value` column holds.
+
+    What ranks do together has rows in front of that of its work: a call with its `Signature`, whose `detail` names the
+    "group" and, for a message, the other rank as "peer" and the "tag". A POST is where the program posts a message; its
+    `site` is the message's in all of its rows. A MEETING is where a call begins: this rank is ready for it at
+    `start_ns`, the last of those that take part at `end_ns`. A lane of the host says that the host itself waits (gloo).
+    """
 
     KERNEL = 0  # bytes read and written
     COPY = 1  # bytes moved
@@ -33,14 +39,6 @@ class Kind(IntEnum):
     MEETING = 15  # number of a collective in its group, or of a message's launch
     FORK = 16  # number of the thread that starts this one, which stands at `start_ns`
     JOIN = 17  # number of the thread that this one has waited for since `start_ns`
-
-
-ACROSS_RANKS = """
-What ranks do together has rows in front of that of its work: a call with its `Signature`, whose `detail` names the
-"group" and, for a message, the other rank as "peer" and the "tag". A POST is where the program posts a message; its
-`site` is the message's in all of its rows. A MEETING is where a call begins: this rank is ready for it at `start_ns`,
-the last of those that take part at `end_ns`. A lane of the host says that the host itself waits (gloo).
-"""
 
 
 class Site(NamedTuple):

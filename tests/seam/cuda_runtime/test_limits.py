@@ -10,21 +10,21 @@ import pytest
 
 from windtunnel import gpus
 from windtunnel.seam.cuda_runtime import errors
-from windtunnel.seam.cuda_runtime.limits import Shape, refusal, resident
+from windtunnel.seam.cuda_runtime.limits import LaunchShape, refusal, resident
 
 H200 = gpus.find("H200")
 ANSWERS = Path(__file__).parents[2] / "conformance/hardware/2026-11-27-H200-answers.json.gz"
 RECORDED = json.loads(gzip.decompress(ANSWERS.read_bytes()))["stages"]["cuda"]["native"]["errors"]
 LAUNCHES = {
-    "0": (Shape((1, 1, 1), (1025, 1, 1), 0), 1024, 0),
-    "1": (Shape((0, 1, 1), (32, 1, 1), 0), 1024, 0),
-    "2": (Shape((1, 65536, 1), (32, 1, 1), 0), 1024, 0),
-    "3": (Shape((1, 1, 1), (1, 1, 65), 0), 1024, 0),
-    "4": (Shape((1, 1, 1), (32, 1, 1), 100 << 10), 1024, 0),
-    "5": (Shape((1, 1, 1), (32, 1, 1), 300 << 10), 1024, 0),
-    "6": (Shape((1, 1, 1), (32, 1, 1), 200 << 10), 1024, 200 << 10),
-    "15": (Shape((1, 1, 1), (128, 1, 1), 0), 64, 0),
-    "17": (Shape((1, 1, 1), (3, 1, 1), 0), 1024, 0),
+    "0": (LaunchShape((1, 1, 1), (1025, 1, 1), 0), 1024, 0),
+    "1": (LaunchShape((0, 1, 1), (32, 1, 1), 0), 1024, 0),
+    "2": (LaunchShape((1, 65536, 1), (32, 1, 1), 0), 1024, 0),
+    "3": (LaunchShape((1, 1, 1), (1, 1, 65), 0), 1024, 0),
+    "4": (LaunchShape((1, 1, 1), (32, 1, 1), 100 << 10), 1024, 0),
+    "5": (LaunchShape((1, 1, 1), (32, 1, 1), 300 << 10), 1024, 0),
+    "6": (LaunchShape((1, 1, 1), (32, 1, 1), 200 << 10), 1024, 200 << 10),
+    "15": (LaunchShape((1, 1, 1), (128, 1, 1), 0), 64, 0),
+    "17": (LaunchShape((1, 1, 1), (3, 1, 1), 0), 1024, 0),
 }
 
 
@@ -37,9 +37,9 @@ def test_a_launch_is_refused_as_an_h200_refused_it(mode: str) -> None:
 
 
 def test_a_cooperative_launch_must_fit_the_gpu_at_once() -> None:
-    code = refusal(Shape((100000, 1, 1), (1024, 1, 1), 0), H200, 1024, 0, 0, True)
+    code = refusal(LaunchShape((100000, 1, 1), (1024, 1, 1), 0), H200, 1024, 0, 0, True)
     assert RECORDED["29"][0] == f"cooperative: {code} {errors.table()[code].name}: {errors.table()[code].text}"
-    assert refusal(Shape((H200.sm_count, 1, 1), (1024, 1, 1), 0), H200, 1024, 0, 0, True) == 0
+    assert refusal(LaunchShape((H200.sm_count, 1, 1), (1024, 1, 1), 0), H200, 1024, 0, 0, True) == 0
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ class Result:
 
 
 @dataclass
-class Journal:
+class FileJournal:
     """What is known of a file's run: the tests it has, in order, and the results so far."""
 
     path: Path
@@ -64,7 +64,7 @@ class Journal:
     finished: bool = False
 
     @classmethod
-    def read(cls, path: Path) -> Journal:
+    def read(cls, path: Path) -> FileJournal:
         """A journal as it is on disk; an empty one where there is none. A torn last line counts as not written."""
         journal = cls(path)
         text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -139,12 +139,12 @@ class Runner:
     limit: Callable[[str, str, float], float] = lambda file, name, usual: usual
     stopping: bool = False
 
-    def run(self, file: str, journal: Journal, only: frozenset[str] | None = None) -> None:
+    def run(self, file: str, journal: FileJournal, only: frozenset[str] | None = None) -> None:
         """Run a file's tests (those of `only`) that the journal has no result of, until each has one."""
         journal.path.parent.mkdir(parents=True, exist_ok=True)
         if not journal.collected:
             said = self.process(file, journal, None)
-            journal = Journal.read(journal.path)
+            journal = FileJournal.read(journal.path)
             if not journal.collected and NO_TESTS not in said:
                 journal.write(test="import", outcome="failed", seconds=0, message=last_line(said), text=said[-6000:])
         while True:
@@ -152,13 +152,13 @@ class Runner:
             if not left:
                 break
             said = self.process(file, journal, left)
-            journal = Journal.read(journal.path)
+            journal = FileJournal.read(journal.path)
             if journal.started is None and len(journal.left()) and journal.left()[0] == left[0]:
                 journal.write(test=left[0], outcome="crashed", seconds=0, message=last_line(said), text=said[-6000:])
         if only is None:
             journal.write(finished=True)
 
-    def again(self, file: str, journal: Journal) -> None:
+    def again(self, file: str, journal: FileJournal) -> None:
         """Run what failed once more, each test in a process of its own, as PyTorch's CI does.
 
         What passes there depended on what the tests before it had left behind. Source: `run_test_retries` of
@@ -166,11 +166,11 @@ class Runner:
         """
         for name in [r.name for r in journal.results.values() if r.outcome == "failed" and not r.alone]:
             self.process(file, journal, [name])
-            result = Journal.read(journal.path).results[name]
+            result = FileJournal.read(journal.path).results[name]
             result.alone = True
             journal.keep(result)
 
-    def with_other_gpus(self, file: str, journal: Journal) -> None:
+    def with_other_gpus(self, file: str, journal: FileJournal) -> None:
         """Run on one or four GPUs the tests that skip themselves where there are two."""
         skipped = [result for result in journal.results.values() if result.outcome == "skipped"]
         for words, gpus in OTHER_GPUS.items():
@@ -178,7 +178,7 @@ class Runner:
                 if re.search(words, result.message):
                     self.process(file, journal, [result.name], gpus)
 
-    def process(self, file: str, journal: Journal, select: list[str] | None, options: tuple[str, ...] = ()) -> str:
+    def process(self, file: str, journal: FileJournal, select: list[str] | None, options: tuple[str, ...] = ()) -> str:
         """One test process, watched; what it printed. A test that was running when it ended is written down.
 
         `options` are given to pytest after the plugins' own, so that they win.
@@ -210,7 +210,7 @@ class Runner:
                 child.wait()
             output.seek(0)
             said = output.read()
-        after = Journal.read(journal.path)
+        after = FileJournal.read(journal.path)
         if after.started is not None:
             after.write(test=after.started, outcome="stopped" if stopped else "crashed", seconds=0,
                         message=stopped or ended(child.returncode), text=said[-6000:])  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 
 from tools import ROOT
 from tools.differential.trainer import plain, trained
-from tools.differential.trainer.outcome import Outcome, differences
+from tools.differential.trainer.outcome import TrainerOutcome, differences
 from tools.differential.trainer.space import Config
 from windtunnel.errors import WindtunnelError
 
@@ -32,9 +32,9 @@ def documented_refusals() -> list[re.Pattern[str]]:
     return [re.compile(".*".join(map(re.escape, sentence.split("...")))) for sentence in sentences]
 
 
-def run(function: Any, config: Config, rank: int) -> Outcome | Exception:
+def run(function: Any, config: Config, rank: int) -> TrainerOutcome | Exception:
     try:
-        outcome: Outcome = function(config, rank)
+        outcome: TrainerOutcome = function(config, rank)
     except Exception as error:  # noqa: BLE001  (what it raises is what is compared)
         return error
     return outcome
@@ -61,7 +61,7 @@ def judge(config: Config, refusals: list[re.Pattern[str]], rank: int = 0) -> Ver
     return Verdict("differs" if lines else "agrees", lines)
 
 
-def forget(config: Config, plainly: Outcome, ours: Outcome) -> None:
+def forget(config: Config, plainly: TrainerOutcome, ours: TrainerOutcome) -> None:
     """What is no promise: what a first process saw that has ended; into how many parts outputs come."""
     if config.resume != "none":
         plainly.logged_before = {step: plainly.logged.get(step) for step in ours.logged_before}

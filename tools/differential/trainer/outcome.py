@@ -10,7 +10,7 @@ import torch
 
 
 @dataclass
-class Outcome:
+class TrainerOutcome:
     """All on the CPU, as plain values and tensors."""
 
     weights: list[torch.Tensor] = field(default_factory=list)  # parameters and buffers of the model
@@ -31,11 +31,11 @@ class Outcome:
 TOLERANCE = {"fp32": 2e-4, "fp16": 2e-2, "bf16": 5e-2}
 
 
-def differences(plain: Outcome, trained: Outcome, precision: str) -> list[str]:
+def differences(plain: TrainerOutcome, trained: TrainerOutcome, precision: str) -> list[str]:
     """A line for each part that differs; relative to the size of what is compared."""
     tolerance = TOLERANCE[precision]
     lines = []
-    for part in fields(Outcome):
+    for part in fields(TrainerOutcome):
         found = _compare(getattr(plain, part.name), getattr(trained, part.name), tolerance, part.name)
         if found:
             lines.append(found)

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
-from tools.differential.trainer.outcome import Outcome
+from tools.differential.trainer.outcome import TrainerOutcome
 from tools.differential.trainer.pieces import (
     CLIP_NORM,
     Batch,
@@ -65,7 +65,7 @@ class Streams:
         self.states[rank] = self._now()
 
 
-def train(config: Config, rank: int = 0) -> Outcome:
+def train(config: Config, rank: int = 0) -> TrainerOutcome:
     return PlainLoop(config, rank).run()
 
 
@@ -76,7 +76,7 @@ class PlainLoop:
         self.net, self.loss = make_net(config), make_loss(config)
         self.streams = Streams(config.world, config.seed)
         self.data = Data(config, rank)
-        self.outcome = Outcome()
+        self.outcome = TrainerOutcome()
         self.steps, self.stopped = 0, False
         self.best, self.epochs_without = float("inf"), 0
         self.logged = Means(config)  # since the last line of the log
@@ -107,7 +107,7 @@ class PlainLoop:
         with torch.no_grad(), self.eval_mode():
             self.net(torch.zeros(2, self.data.x.shape[1], device=self.device))
 
-    def run(self) -> Outcome:
+    def run(self) -> TrainerOutcome:
         config = self.config
         self.prepare()
         self.begin()
@@ -422,7 +422,7 @@ class PlainLoop:
                     )
         return outputs
 
-    def finish(self) -> Outcome:
+    def finish(self) -> TrainerOutcome:
         outcome = self.outcome
         outcome.modes = [module.training for module in self.net.modules()]
         outcome.weights = everything(self.net)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 from torchmetrics import MeanAbsoluteError
 
-from tools.differential.trainer.outcome import Outcome
+from tools.differential.trainer.outcome import TrainerOutcome
 from tools.differential.trainer.pieces import (
     CLIP_NORM,
     FEATURES,
@@ -105,7 +105,7 @@ class Log:
     def close(self) -> None: ...
 
 
-def train(config: Config, rank: int = 0) -> Outcome:
+def train(config: Config, rank: int = 0) -> TrainerOutcome:
     """Through one `fit`, or through two of which the second goes on where the first ended."""
     with ExitStack() as stack:
         folder, before = None, Log()
@@ -218,7 +218,7 @@ class Run:
             }
         return options
 
-    def outcome(self, before: Log | None = None) -> Outcome:
+    def outcome(self, before: Log | None = None) -> TrainerOutcome:
         """What this run leaves; `before` is the log of the one that it goes on from."""
         trainer, config = self.trainer, self.config
         predictions = []
@@ -230,7 +230,7 @@ class Run:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         before, rows = before or Log(), self.log.rows
         rows = [row for row in before.rows if not rows or row[0] < rows[0][0]] + rows
-        return Outcome(
+        return TrainerOutcome(
             weights=self.whole(self.net),
             loss_weights=self.whole(self.loss) if isinstance(self.loss, nn.Module) else [],
             optimizer=[self.state(optimizer, parameter) for parameter in parameters],

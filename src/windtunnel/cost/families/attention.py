@@ -67,7 +67,7 @@ ENOUGH = 100
 _HEADS_LAST = ("_flash_attention", "_efficient_attention")
 
 
-class Constants(NamedTuple):
+class AttentionConstants(NamedTuple):
     """What was fitted for one generation.
 
     `efficiency` is the share of the tensor cores' peak that the products reach, `backward` that of the backward pass
@@ -108,10 +108,10 @@ class Attention(NamedTuple):
         return self.texts * self.heads * ceil((self.keys if self.backward else self.queries) / TILE_ROWS)
 
 
-class Row(NamedTuple):
+class AttentionFit(NamedTuple):
     """Constants, the GPU and generation that they were fitted on, its share of its clock, and how many timings."""
 
-    constants: Constants
+    constants: AttentionConstants
     gpu: str
     generation: str
     sustained_share: float
@@ -119,11 +119,11 @@ class Row(NamedTuple):
 
 
 @cache
-def fitted() -> dict[str, Row]:
+def fitted() -> dict[str, AttentionFit]:
     """The rows of `data/attention.toml` by generation."""
     return {
-        row["generation"]: Row(
-            Constants(*(row[name] for name in Constants._fields)),
+        row["generation"]: AttentionFit(
+            AttentionConstants(*(row[name] for name in AttentionConstants._fields)),
             row["gpu"],
             row["generation"],
             row["sustained_share"],
@@ -139,7 +139,7 @@ def share(kernel: str) -> float:
     return next((float(row["share"]) for row in read("attention")["share"] if row["name"] == kernel), 1.0)
 
 
-def row_for(generation: str) -> Row | None:
+def row_for(generation: str) -> AttentionFit | None:
     """The constants of a generation, or the nearest one's; None where there are no tensor cores."""
     seen = []
     while generation not in fitted():
@@ -156,7 +156,7 @@ def padded(dim: int) -> int:
     return ceil(dim / HEAD_MULTIPLE) * HEAD_MULTIPLE
 
 
-def time_us(of: Attention, gpu: Gpu, peak_flops: float, item_bytes: int, constants: Constants) -> float:
+def time_us(of: Attention, gpu: Gpu, peak_flops: float, item_bytes: int, constants: AttentionConstants) -> float:
     """Microseconds of an attention, without its floor.
 
     One query of several heads that share their keys is a block of as many queries (flash-attention's
@@ -188,7 +188,9 @@ def time_us(of: Attention, gpu: Gpu, peak_flops: float, item_bytes: int, constan
     return float(max(best, memory) * (1.0 + (min(best, memory) / max(best, memory)) ** 4) ** 0.25)
 
 
-def _waves_us(blocks: int, sm_count: int, longest: float, mean: float, column_us: float, constants: Constants) -> float:
+def _waves_us(
+    blocks: int, sm_count: int, longest: float, mean: float, column_us: float, constants: AttentionConstants
+) -> float:
     """Blocks over the multiprocessors: by their mean, and no less than the longest of them."""
     filled = blocks / sm_count
     waves = max(1.0, filled + constants.tail * (ceil(filled) - filled))

@@ -143,7 +143,7 @@ def price(problem: Problem) -> Price | None:
     return Price(total, floor, band("convolutions", "own generation" if fitted else "borrowed"))
 
 
-def _kind_ns(kind: str, of: Sizes, problem: Problem, row: products.Row, part: float) -> float:
+def _kind_ns(kind: str, of: Sizes, problem: Problem, row: products.ProductFit, part: float) -> float:
     """The time of one product of a convolution, with the conversions of layout around it."""
     tensor_cores = problem.gpu.has_tensor_cores and problem.precision != "fp32"
     transposed = kind == "data" and not problem.name.endswith("_backward")

@@ -84,7 +84,7 @@ Number = Any
 """A number; in the calibration, an array of them."""
 
 
-class Constants(NamedTuple):
+class ProductConstants(NamedTuple):
     """What was fitted for one generation and precision. Times in microseconds, rates an SM and clock cycle.
 
     `efficiency` is the share of the peak that an endless tile reaches, and a tile of side `half_tile` reaches half of
@@ -147,7 +147,7 @@ class Product(NamedTuple):
 PYTHON = Arithmetic()
 
 
-def rates(gpu: Gpu, peak_flops: float, constants: Constants) -> Rates:
+def rates(gpu: Gpu, peak_flops: float, constants: ProductConstants) -> Rates:
     """The rates of one GPU with these constants."""
     clock = float(gpu.clock_mhz)
     return Rates(
@@ -160,7 +160,9 @@ def rates(gpu: Gpu, peak_flops: float, constants: Constants) -> Rates:
     )
 
 
-def memory_us(product: Product, tile: tuple[int, int], rates: Rates, constants: Constants, of: Arithmetic) -> Any:
+def memory_us(
+    product: Product, tile: tuple[int, int], rates: Rates, constants: ProductConstants, of: Arithmetic
+) -> Any:
     """Time of the memory traffic; a wave of tiles covers a part of the result that is as square as it can be."""
     m, n, distinct = product.m, product.n, product.distinct
     area = rates.sm_count * of.min(tile[0], m) * of.min(tile[1], n)
@@ -184,7 +186,7 @@ def candidate_us(
     split: int,
     memory: Any,
     rates: Rates,
-    constants: Constants,
+    constants: ProductConstants,
     of: Arithmetic = PYTHON,
 ) -> Any:
     """Time without the floor if the result is cut into these tiles, and k into so many parts."""
@@ -207,14 +209,14 @@ def candidate_us(
     return both + constants.split_us + 8.0 * split * batch * m * n / (rates.sm_count * rates.read_bytes)
 
 
-def slowdown(product: Product, rates: Rates, constants: Constants) -> Any:
+def slowdown(product: Product, rates: Rates, constants: ProductConstants) -> Any:
     """By what factor the power limit lengthens so much work."""
     peak_us = 2.0 * product.batch * product.m * product.n * product.k / (rates.flops * rates.sm_count)
     return 1.0 + constants.power * peak_us / (peak_us + LARGE_US)
 
 
 @lru_cache(maxsize=256)
-def _prepared(rates: Rates, constants: Constants, item: int) -> tuple[tuple[Any, ...], ...]:
+def _prepared(rates: Rates, constants: ProductConstants, item: int) -> tuple[tuple[Any, ...], ...]:
     """What does not depend on the product, for each tile: its sides, a step's multiply-adds, writing, smaller tiles."""
     found = []
     step = STEP_BYTES // item
@@ -227,7 +229,7 @@ def _prepared(rates: Rates, constants: Constants, item: int) -> tuple[tuple[Any,
     return tuple(found)
 
 
-def time_us(product: Product, rates: Rates, constants: Constants) -> float:
+def time_us(product: Product, rates: Rates, constants: ProductConstants) -> float:
     """The time without the floor of the fastest tile and split: the least of `candidate_us`.
 
     Options that a smaller product has and a larger one has not are the only ones left out, so that the time grows. What
@@ -267,7 +269,7 @@ def time_us(product: Product, rates: Rates, constants: Constants) -> float:
     return best * float(slowdown(product, rates, constants))
 
 
-def thin_us(product: Product, rates: Rates, constants: Constants) -> float:
+def thin_us(product: Product, rates: Rates, constants: ProductConstants) -> float:
     """The time without the floor of a thin result whose blocks share the SMs; infinite for others."""
     batch, m, n, k, item, distinct, _ = product
     if batch > 1 or min(m, n) > THIN or k > THIN_DEPTH:
@@ -278,10 +280,10 @@ def thin_us(product: Product, rates: Rates, constants: Constants) -> float:
     return float(chain_us + max(size / rates.memory_bytes, multiply_us))
 
 
-class Row(NamedTuple):
+class ProductFit(NamedTuple):
     """Constants as the data file has them, and the GPU that they were fitted on."""
 
-    constants: Constants
+    constants: ProductConstants
     gpu: str
     generation: str
     sustained_share: float
@@ -290,13 +292,13 @@ class Row(NamedTuple):
 
 
 @cache
-def fitted() -> dict[tuple[str, str], tuple[Row, ...]]:
+def fitted() -> dict[tuple[str, str], tuple[ProductFit, ...]]:
     """The rows of `data/products.toml` by generation and precision."""
-    found: dict[tuple[str, str], tuple[Row, ...]] = {}
+    found: dict[tuple[str, str], tuple[ProductFit, ...]] = {}
     for row in read("products").get("row", ()):
-        constants = Constants(*(row[name] for name in Constants._fields))
+        constants = ProductConstants(*(row[name] for name in ProductConstants._fields))
         capability = gpus.find(row["gpu"]).compute_capability
-        mine = Row(constants, row["gpu"], row["generation"], row["sustained_share"], capability)
+        mine = ProductFit(constants, row["gpu"], row["generation"], row["sustained_share"], capability)
         key = row["generation"], row["precision"]
         found[key] = (*found.get(key, ()), mine)
     return found
@@ -311,7 +313,7 @@ def scales() -> dict[tuple[str, str], float]:
     return {(row["generation"], row["precision"]): float(row["share"]) for row in read("curves").get("product", ())}
 
 
-def row_for(gpu: Gpu, precision: str) -> tuple[Row, bool] | None:
+def row_for(gpu: Gpu, precision: str) -> tuple[ProductFit, bool] | None:
     """The constants that price a GPU's products, and whether they are its generation's; None where there are none.
 
     Of a generation with several kinds of multiprocessor (P100 and P4), the constants are those of the GPU's kind.
@@ -320,7 +322,7 @@ def row_for(gpu: Gpu, precision: str) -> tuple[Row, bool] | None:
 
 
 @cache
-def row_of(generation: str, compute_capability: tuple[int, int], precision: str) -> tuple[Row, bool] | None:
+def row_of(generation: str, compute_capability: tuple[int, int], precision: str) -> tuple[ProductFit, bool] | None:
     """`row_for` of all GPUs that have this in common."""
     kind = _SERVED_BY.get(precision)
     nearest = NEAREST_FP32 if kind == "fp32" else NEAREST
@@ -334,7 +336,7 @@ def row_of(generation: str, compute_capability: tuple[int, int], precision: str)
     return None
 
 
-def scaled(of: Constants, part: float, clock: float) -> Constants:
+def scaled(of: ProductConstants, part: float, clock: float) -> ProductConstants:
     """Constants where tensor cores keep `part` of their rate, and a power limit `clock` of the cores' clock."""
     return of._replace(
         efficiency=of.efficiency * part * clock,
@@ -345,7 +347,9 @@ def scaled(of: Constants, part: float, clock: float) -> Constants:
     )
 
 
-def length_us(product: Product, problem: Problem, row: Row, share: float, thin: bool = True) -> tuple[float, float]:
+def length_us(
+    product: Product, problem: Problem, row: ProductFit, share: float, thin: bool = True
+) -> tuple[float, float]:
     """(floor, time without it) of a product on the problem's GPU at `share` of the rate of the row's constants.
 
     `thin` says whether the library has kernels for thin results.

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from windtunnel.reports.parts.time import Split, Timing
+from windtunnel.reports.parts.time import RunTiming, Split
 from windtunnel.trace.operation import UNKNOWN_SITE, Site
 from windtunnel.trace.plain import Json
 from windtunnel.trace.trace import Trace
@@ -84,7 +84,7 @@ class HostWork:
         return needed if needed <= MOST_WORKERS else 0
 
 
-def measure(trace: Trace, timing: Timing, synchronized: bool, window_ns: int) -> HostWork | None:
+def measure(trace: Trace, timing: RunTiming, synchronized: bool, window_ns: int) -> HostWork | None:
     """The host's work of a run; None where it was not measured, or is too little to speak of.
 
     `synchronized` says whether the host waits for a device in each step, `window_ns` how long the run is.
@@ -142,7 +142,7 @@ def _record(facts: Json) -> Json | None:
     }
 
 
-def _busy_ns(timing: Timing, step_ns: int) -> int:
+def _busy_ns(timing: RunTiming, step_ns: int) -> int:
     """How long the busiest device works in a step."""
     shares = [_share(split, HIDDEN_CAUSES) for split in timing.splits]
     return round(step_ns * max(shares, default=0.0))

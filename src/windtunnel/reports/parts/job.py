@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import hypot
 from statistics import NormalDist
 from typing import NamedTuple
@@ -178,8 +178,3 @@ def _spans(trace: Trace, steps: int) -> tuple[Spans, dict[Place, Spans]]:
         if done >= steps > 1:
             break
     return kernels, spans
-
-
-def labelled(lines: Mapping[str, str], labels: Sequence[str]) -> list[tuple[str, str]]:
-    """Some of the lines, in that order."""
-    return [(label, lines[label]) for label in labels if label in lines]

@@ -14,7 +14,7 @@ from windtunnel.reports.parts.compiled import Compiled
 from windtunnel.reports.parts.host import HostWork
 from windtunnel.reports.parts.peak import Peak, peaks
 from windtunnel.reports.parts.throughput import Samples
-from windtunnel.reports.parts.time import Timing, measure
+from windtunnel.reports.parts.time import RunTiming, measure
 from windtunnel.trace.blocks import Block, blocks
 from windtunnel.trace.columns import distinct
 from windtunnel.trace.finding import Finding
@@ -46,7 +46,7 @@ class Transfers:
 
 
 @dataclass
-class Device:
+class DeviceTotals:
     """One device's totals. Memory is None where the trace does not say."""
 
     index: int
@@ -82,7 +82,7 @@ class Device:
 
 
 @dataclass(slots=True)
-class Step:
+class OptimizerStep:
     """One optimizer step: from the end of the one before (or the first device work) to its own end."""
 
     number: int
@@ -108,10 +108,10 @@ class Summary:
     end_ns: int
     operations: int
     program: str
-    devices: list[Device]
-    steps: list[Step]
+    devices: list[DeviceTotals]
+    steps: list[OptimizerStep]
     findings: list[Finding]
-    timing: Timing
+    timing: RunTiming
     not_decidable: tuple[str, ...] = ()  # checks that this trace holds too little for
     samples: Samples | None = None
     processes: int = 1
@@ -122,7 +122,6 @@ class Summary:
     job: dict[str, str] = field(default_factory=dict)  # of a cluster that few processes play, lines by their labels
     ranks: int = 1
     host: HostWork | None = None  # the host's own work, where it was measured and is worth a word
-    host_uncounted: str = ""  # why it was not measured, where it was not
     between: str = ""  # the network's name
     network_assumed: bool = False
     network_band: tuple[float, float] | None = None
@@ -201,7 +200,7 @@ def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
         _count(devices, block)
         steps.see(block)
     for index, peak in peaks(trace).items():
-        devices.setdefault(index, Device(index)).peak = peak
+        devices.setdefault(index, DeviceTotals(index)).peak = peak
     begin_ns = begin_ns or 0
     used = sorted((one for one in devices.values() if one.index >= 0), key=lambda one: one.index)
     emulated = trace.facts.get("source", "modelled") == "modelled"
@@ -238,7 +237,6 @@ def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
         {str(label): str(words) for label, words in trace.facts.get("job", {}).items()},
         int(trace.facts.get("world_size") or 1),
         work,
-        _host_uncounted(trace.facts, emulated),
         str(trace.facts.get("network", {}).get("name", "")),
         bool(trace.facts.get("network_assumed")),
         trace.facts.get("network_band"),
@@ -252,7 +250,7 @@ def _of_uncompiled(verdict: str, cure: str) -> str:
     return said if cure else verdict
 
 
-def _set_busy(devices: Sequence[Device], timing: Timing) -> None:
+def _set_busy(devices: Sequence[DeviceTotals], timing: RunTiming) -> None:
     """Each device's share of its window in which it had work."""
     splits = {split.device: split for split in timing.splits if split.window_ns}
     for device in devices:
@@ -322,11 +320,11 @@ def activity(trace: Trace, device: int, begin_ns: int, end_ns: int, columns: int
     return [min(1.0, float(one) / width) for one in busy]
 
 
-def _devices(facts: Json) -> dict[int, Device]:
+def _devices(facts: Json) -> dict[int, DeviceTotals]:
     devices = {}
     totals = facts.get("devices", [])
     for index, gpu in enumerate(facts.get("gpus", [])):
-        device = Device(index, str(gpu.get("name", UNKNOWN_GPU)), memory_bytes=gpu.get("memory_bytes"))
+        device = DeviceTotals(index, str(gpu.get("name", UNKNOWN_GPU)), memory_bytes=gpu.get("memory_bytes"))
         if index < len(totals):
             if "node" in totals[index] and int(facts.get("nodes", 1)) > 1:
                 device.place = f"cuda:{totals[index]['local']} of node {totals[index]['node']}"
@@ -341,12 +339,12 @@ def _devices(facts: Json) -> dict[int, Device]:
     return devices
 
 
-def _count(devices: dict[int, Device], block: Block) -> None:
+def _count(devices: dict[int, DeviceTotals], block: Block) -> None:
     """Add what a block holds to each device's totals."""
     counted = block.kind <= Kind.COLLECTIVE
     counted |= block.kind == Kind.SYNCHRONIZE
     for index in distinct(block.device[counted])[0]:
-        device = devices.setdefault(index, Device(index))
+        device = devices.setdefault(index, DeviceTotals(index))
         of = block.device == index
         kernels = of & (block.kind == Kind.KERNEL)
         device.kernels += int(kernels.sum())
@@ -356,7 +354,7 @@ def _count(devices: dict[int, Device], block: Block) -> None:
             _count_line(device, record)
 
 
-def _count_line(device: Device, record: Record) -> None:
+def _count_line(device: DeviceTotals, record: Record) -> None:
     name = record.signature.name
     key = (record.site.file, record.site.line, name)
     if record.kind == Kind.SYNCHRONIZE:
@@ -378,7 +376,7 @@ class _Steps:
     """The steps of a run: the first one begins with the first work."""
 
     def __init__(self) -> None:
-        self.done: list[Step] = []
+        self.done: list[OptimizerStep] = []
         self._begun_ns: int | None = None
         self._left = np.zeros(4, dtype=np.int64)
 
@@ -408,7 +406,7 @@ class _Steps:
         else:
             self._left = self._left + so_far[:, -1]
         for number, end_ns, found in zip(block.value[ends].tolist(), until.tolist(), each.T.tolist(), strict=True):
-            self.done.append(Step(number, self._begun_ns, end_ns, *found))
+            self.done.append(OptimizerStep(number, self._begun_ns, end_ns, *found))
             self._begun_ns = end_ns
 
 
@@ -428,7 +426,7 @@ def short(site: Site) -> str:
     return written(file, site.line)
 
 
-def gpu_names(devices: Sequence[Device]) -> str:
+def gpu_names(devices: Sequence[DeviceTotals]) -> str:
     """The devices in one phrase: "2 x Tesla V100-SXM2-16GB"."""
     counts: dict[str, int] = {}
     for device in devices:
@@ -441,7 +439,7 @@ def gpu_names(devices: Sequence[Device]) -> str:
 
 
 def _verdict(
-    trace: Trace, devices: list[Device], findings: Sequence[Finding], went: str, emulated: bool
+    trace: Trace, devices: list[DeviceTotals], findings: Sequence[Finding], went: str, emulated: bool
 ) -> tuple[str, str, str]:
     place = f"{'EMULATED' if emulated else 'MEASURED'} on {trace.facts.get('cluster') or gpu_names(devices)}"
     if uncounted := _host_uncounted(trace.facts, emulated):
@@ -514,7 +512,7 @@ def _of_incomplete(unwritten: str | None) -> tuple[str, str]:
     )
 
 
-def _of_snapshot(trace: Trace, devices: list[Device], place: str) -> tuple[str, str, str]:
+def _of_snapshot(trace: Trace, devices: list[DeviceTotals], place: str) -> tuple[str, str, str]:
     """The verdict on a history of allocations alone: what was held, and by whom."""
     device = max(devices, key=lambda one: one.peak_allocated_bytes or 0, default=None)
     if device is None or device.peak is None:
@@ -549,7 +547,7 @@ def _ending(code: int) -> str:
     return f", signal {code - 128} ended the program" if code > 128 else f", the program failed (exit code {code})"
 
 
-def _where_time_went(devices: list[Device], window_ns: int, of_window: str) -> str:
+def _where_time_went(devices: list[DeviceTotals], window_ns: int, of_window: str) -> str:
     if not window_ns:
         return "memory was taken, and no work was recorded"
     shares = [f"{device.place} busy {format_share(device.busy_share)}" for device in devices]
@@ -563,7 +561,7 @@ def _next(trace: Trace, emulated: bool) -> str:
     return f"nothing; `--report run.html` shows {shown}, {other}"
 
 
-def memory_words(device: Device) -> str:
+def memory_words(device: DeviceTotals) -> str:
     """Peak memory in one phrase: "1.20 GiB allocated (modelled, ±4%), 1.50 GiB reserved of 15.8 GiB"."""
     if device.peak_allocated_bytes is None:
         return "not known"
@@ -577,7 +575,7 @@ def memory_words(device: Device) -> str:
     return f"{words} of {format_bytes(device.memory_bytes)}" if device.memory_bytes else words
 
 
-def peak_band_words(device: Device) -> str:
+def peak_band_words(device: DeviceTotals) -> str:
     """How sure a modelled peak is: "modelled, ±4%, at most 2.00 GiB if aten::topk takes more"."""
     words = "modelled" if device.peak_band is None else f"modelled, ±{format_share(device.peak_band)}"
     if device.peak_unsure and device.peak_at_most_bytes:

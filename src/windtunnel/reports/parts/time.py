@@ -88,7 +88,7 @@ class Operator:
 
 
 @dataclass
-class Timing:
+class RunTiming:
     """`step_ns` is the median steady step, None with fewer than two steps; `first_step_ns` the one that is left out."""
 
     steps: int = 0
@@ -134,7 +134,7 @@ def with_hosts(band: float, host_share: float, host_band: tuple[float, float]) -
     return (1 - host_share) * (1 - band) + host_share * low, (1 - host_share) * (1 + band) + host_share * high
 
 
-def measure(trace: Trace) -> Timing:
+def measure(trace: Trace) -> RunTiming:
     """The timing of a run, in one pass over its rows."""
     ends = trace.rows.column(0).count(Kind.STEP)
     part = _Part(trace)
@@ -158,7 +158,7 @@ def measure(trace: Trace) -> Timing:
             which &= ~after | ((block.start >= begin) & (block.end <= done[-1]))
         part.take(block, which)
     lengths = [later - earlier for earlier, later in pairwise(done)]
-    timing = Timing(len(done), int(median(lengths)) if lengths else None)
+    timing = RunTiming(len(done), int(median(lengths)) if lengths else None)
     if done:
         timing.first_step_ns = done[0] - (part.began_ns or 0)
     timing.splits = [one.split(begin, done[-1] if skip else None) for _, one in sorted(part.devices.items())]
@@ -411,7 +411,7 @@ class _Part:
 # ---------------------------------------------------------------------- in words
 
 
-def step_words(timing: Timing, band: float | None) -> str:
+def step_words(timing: RunTiming, band: float | None) -> str:
     """The step in one phrase: "93.1 ms (84.0 ms to 102 ms), 10.7 a second; ..."; empty with fewer than two steps."""
     if timing.step_ns is None or timing.steps_per_s is None:
         return ""
@@ -428,7 +428,7 @@ def _rate(per_s: float) -> str:
     return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
 
 
-def first_use_words(timing: Timing) -> str:
+def first_use_words(timing: RunTiming) -> str:
     """What the host did once, the longest first: "context 250 ms, cuBLAS 30.0 ms"."""
     sums: Counter[str] = Counter()
     for name, duration_ns in timing.first_uses:

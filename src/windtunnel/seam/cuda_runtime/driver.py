@@ -9,9 +9,9 @@ from windtunnel import ptx
 from windtunnel.machine.device import Device
 from windtunnel.seam.cuda_driver import ATTRIBUTES
 from windtunnel.seam.cuda_runtime import errors, limits
-from windtunnel.seam.cuda_runtime.limits import Shape
+from windtunnel.seam.cuda_runtime.limits import LaunchShape
 from windtunnel.seam.cuda_runtime.memory import MemoryCalls, put
-from windtunnel.seam.cuda_runtime.modules import Function, Modules
+from windtunnel.seam.cuda_runtime.modules import KernelFunction, Modules
 from windtunnel.seam.cuda_runtime.names import demangled
 from windtunnel.seam.cuda_runtime.process import Process
 from windtunnel.seam.cuda_runtime.streams import StreamCalls
@@ -61,7 +61,7 @@ def bus_width(device: Device) -> int:
     return round(gpu.memory_bandwidth_bytes_per_s * 8 / (2e6 * gpu.memory_clock_mhz))
 
 
-class Driver:
+class HostCodeDriver:
     """Answers to what host code calls; a method returns CUDA's error code, or the number that was asked for."""
 
     def __init__(self, process: Process, modules: Modules) -> None:
@@ -69,7 +69,7 @@ class Driver:
         self.modules = modules
         self.memory = MemoryCalls(process, modules)
         self.streams = StreamCalls(process)
-        self.unread: dict[tuple[str, int], tuple[Shape, int]] = {}  # launches refused of which nobody asked yet
+        self.unread: dict[tuple[str, int], tuple[LaunchShape, int]] = {}  # launches refused of which nobody asked yet
         self.opted: dict[int, int] = {}  # dynamic shared memory that a kernel may have, by the host's address of it
         memory, streams = self.memory, self.streams
         self.calls: dict[str, Callable[..., int]] = {
@@ -132,7 +132,7 @@ class Driver:
 
     # ------------------------------------------------------------------ launches
 
-    def function(self, host: int) -> Function | None:
+    def function(self, host: int) -> KernelFunction | None:
         """The kernel that host code knows by this address."""
         return self.modules.functions.get(host)
 
@@ -146,7 +146,7 @@ class Driver:
             return errors.INVALID_FUNCTION
         self.process.begin()
         kernel = function.kernel
-        shape = Shape((gx, gy, gz), (bx, by, bz), shared)
+        shape = LaunchShape((gx, gy, gz), (bx, by, bz), shared)
         found = self.process.stream(stream)
         gpu = self.process.machine.devices[found.device].gpu
         refused = limits.refusal(

@@ -14,8 +14,8 @@ from windtunnel.gpus import Gpu
 from windtunnel.seam import cuda_driver
 from windtunnel.seam.cuda_runtime import errors, limits
 from windtunnel.seam.cuda_runtime.contexts import ContextCalls
-from windtunnel.seam.cuda_runtime.driver import Driver, registers_of
-from windtunnel.seam.cuda_runtime.entries import Row
+from windtunnel.seam.cuda_runtime.driver import HostCodeDriver, registers_of
+from windtunnel.seam.cuda_runtime.entries import Export
 from windtunnel.seam.cuda_runtime.images import ImageCalls
 from windtunnel.seam.cuda_runtime.memory import BETWEEN, DEVICE, HOST, TO_DEVICE, TO_HOST, put
 
@@ -48,7 +48,7 @@ class DriverApi:
 
     unsupported, failed = NOT_SUPPORTED, 999
 
-    def __init__(self, runtime: Driver, devices: cuda_driver.Driver) -> None:
+    def __init__(self, runtime: HostCodeDriver, devices: cuda_driver.DriverFunctions) -> None:
         self.runtime = runtime
         self.process = runtime.process
         self.devices = devices
@@ -77,9 +77,9 @@ class DriverApi:
 
     # ------------------------------------------------------------------ devices
 
-    def _of_devices(self) -> dict[str, Row]:
-        def known(name: str, kinds: str) -> tuple[str, Row]:
-            return name, Row(kinds, self.devices.function(name))
+    def _of_devices(self) -> dict[str, Export]:
+        def known(name: str, kinds: str) -> tuple[str, Export]:
+            return name, Export(kinds, self.devices.function(name))
 
         return {
             **dict((
@@ -87,12 +87,12 @@ class DriverApi:
                 known("cuDeviceGet", "qi"), known("cuDeviceGetName", "qii"), known("cuDeviceGetUuid", "qi"),
                 known("cuDeviceTotalMem", "qi"), known("cuDeviceComputeCapability", "qqi"),
             )),
-            "cuDeviceGetAttribute": Row("qii", self.runtime.attribute),
-            "cuDeviceCanAccessPeer": Row("qii", self.runtime.peer),
-            "cuGetErrorName": Row("iq", lambda code, out: self._said(code, out, named)),
-            "cuGetErrorString": Row("iq", lambda code, out: self._said(code, out, lambda error: error.text)),
-            "cuProfilerStart": Row("", self._succeed),
-            "cuProfilerStop": Row("", self._succeed),
+            "cuDeviceGetAttribute": Export("qii", self.runtime.attribute),
+            "cuDeviceCanAccessPeer": Export("qii", self.runtime.peer),
+            "cuGetErrorName": Export("iq", lambda code, out: self._said(code, out, named)),
+            "cuGetErrorString": Export("iq", lambda code, out: self._said(code, out, lambda error: error.text)),
+            "cuProfilerStart": Export("", self._succeed),
+            "cuProfilerStop": Export("", self._succeed),
         }  # fmt: skip
 
     def _said(self, code: int, out: int, say: Callable[[errors.Error], str]) -> int:
@@ -106,84 +106,84 @@ class DriverApi:
 
     # ------------------------------------------------------------------ contexts
 
-    def _of_contexts(self) -> dict[str, Row]:
+    def _of_contexts(self) -> dict[str, Export]:
         contexts = self.contexts
         return {
-            "cuDevicePrimaryCtxRetain": Row("qi", contexts.retain),
-            "cuDevicePrimaryCtxRelease": Row("i", contexts.release),
-            "cuDevicePrimaryCtxReset": Row("i", self._succeed),
-            "cuDevicePrimaryCtxSetFlags": Row("iu", self._succeed),
-            "cuDevicePrimaryCtxGetState": Row("iqq", contexts.state),
-            "cuCtxCreate": Row("qui", contexts.create),
-            CREATE_DESCRIBED: Row("qqui", lambda out, _, flags, device: contexts.create(out, flags, device)),
-            "cuCtxDestroy": Row("q", contexts.destroy),
-            "cuCtxPushCurrent": Row("q", contexts.push),
-            "cuCtxPopCurrent": Row("q", contexts.pop),
-            "cuCtxSetCurrent": Row("q", contexts.make_current),
-            "cuCtxGetCurrent": Row("q", contexts.get_current),
-            "cuCtxGetDevice": Row("q", contexts.get_device),
-            "cuCtxGetApiVersion": Row("qq", contexts.api_version),
-            "cuCtxGetStreamPriorityRange": Row("qq", self.runtime.priorities),
-            "cuCtxEnablePeerAccess": Row("qu", self._succeed),
-            "cuCtxDisablePeerAccess": Row("q", self._succeed),
-            "cuCtxSetLimit": Row("iq", self._succeed),
-            "cuCtxSetCacheConfig": Row("i", self._succeed),
-            "cuCtxSynchronize": Row("", self.runtime.synchronize),
+            "cuDevicePrimaryCtxRetain": Export("qi", contexts.retain),
+            "cuDevicePrimaryCtxRelease": Export("i", contexts.release),
+            "cuDevicePrimaryCtxReset": Export("i", self._succeed),
+            "cuDevicePrimaryCtxSetFlags": Export("iu", self._succeed),
+            "cuDevicePrimaryCtxGetState": Export("iqq", contexts.state),
+            "cuCtxCreate": Export("qui", contexts.create),
+            CREATE_DESCRIBED: Export("qqui", lambda out, _, flags, device: contexts.create(out, flags, device)),
+            "cuCtxDestroy": Export("q", contexts.destroy),
+            "cuCtxPushCurrent": Export("q", contexts.push),
+            "cuCtxPopCurrent": Export("q", contexts.pop),
+            "cuCtxSetCurrent": Export("q", contexts.make_current),
+            "cuCtxGetCurrent": Export("q", contexts.get_current),
+            "cuCtxGetDevice": Export("q", contexts.get_device),
+            "cuCtxGetApiVersion": Export("qq", contexts.api_version),
+            "cuCtxGetStreamPriorityRange": Export("qq", self.runtime.priorities),
+            "cuCtxEnablePeerAccess": Export("qu", self._succeed),
+            "cuCtxDisablePeerAccess": Export("q", self._succeed),
+            "cuCtxSetLimit": Export("iq", self._succeed),
+            "cuCtxSetCacheConfig": Export("i", self._succeed),
+            "cuCtxSynchronize": Export("", self.runtime.synchronize),
         }
 
     # ------------------------------------------------------------------ modules
 
-    def _of_images(self) -> dict[str, Row]:
+    def _of_images(self) -> dict[str, Export]:
         images = self.images
         return {
-            "cuModuleLoad": Row("qq", images.load_file),
-            "cuModuleLoadData": Row("qq", images.load),
-            "cuModuleLoadDataEx": Row("qquqq", images.load),
-            "cuModuleLoadFatBinary": Row("qq", images.load),
-            "cuModuleUnload": Row("q", images.unload),
-            "cuModuleGetFunction": Row("qqq", images.function),
-            "cuModuleGetGlobal": Row("qqqq", images.variable),
-            "cuModuleGetFunctionCount": Row("qq", images.count),
-            "cuModuleEnumerateFunctions": Row("quq", images.enumerate),
-            "cuLibraryLoadData": Row("qqqquqqu", images.load),
-            "cuLibraryUnload": Row("q", images.unload),
-            "cuLibraryGetKernel": Row("qqq", images.function),
-            "cuLibraryGetModule": Row("qq", images.same),
-            "cuLibraryGetKernelCount": Row("qq", images.count),
-            "cuLibraryEnumerateKernels": Row("quq", images.enumerate),
-            "cuLibraryGetGlobal": Row("qqqq", images.variable),
-            "cuKernelGetFunction": Row("qq", images.same),
-            "cuKernelGetName": Row("qq", images.name),
-            "cuFuncGetName": Row("qq", images.name),
-            "cuKernelGetParamInfo": Row("qqqq", images.parameter),
-            "cuFuncGetParamInfo": Row("qqqq", images.parameter),
-            "cuLinkCreate": Row("uqqq", images.link),
-            "cuLinkAddData": Row("qiqqquqq", images.add),
-            "cuLinkAddFile": Row("qiquqq", images.add_file),
-            "cuLinkComplete": Row("qqq", images.complete),
-            "cuLinkDestroy": Row("q", images.end_link),
+            "cuModuleLoad": Export("qq", images.load_file),
+            "cuModuleLoadData": Export("qq", images.load),
+            "cuModuleLoadDataEx": Export("qquqq", images.load),
+            "cuModuleLoadFatBinary": Export("qq", images.load),
+            "cuModuleUnload": Export("q", images.unload),
+            "cuModuleGetFunction": Export("qqq", images.function),
+            "cuModuleGetGlobal": Export("qqqq", images.variable),
+            "cuModuleGetFunctionCount": Export("qq", images.count),
+            "cuModuleEnumerateFunctions": Export("quq", images.enumerate),
+            "cuLibraryLoadData": Export("qqqquqqu", images.load),
+            "cuLibraryUnload": Export("q", images.unload),
+            "cuLibraryGetKernel": Export("qqq", images.function),
+            "cuLibraryGetModule": Export("qq", images.same),
+            "cuLibraryGetKernelCount": Export("qq", images.count),
+            "cuLibraryEnumerateKernels": Export("quq", images.enumerate),
+            "cuLibraryGetGlobal": Export("qqqq", images.variable),
+            "cuKernelGetFunction": Export("qq", images.same),
+            "cuKernelGetName": Export("qq", images.name),
+            "cuFuncGetName": Export("qq", images.name),
+            "cuKernelGetParamInfo": Export("qqqq", images.parameter),
+            "cuFuncGetParamInfo": Export("qqqq", images.parameter),
+            "cuLinkCreate": Export("uqqq", images.link),
+            "cuLinkAddData": Export("qiqqquqq", images.add),
+            "cuLinkAddFile": Export("qiquqq", images.add_file),
+            "cuLinkComplete": Export("qqq", images.complete),
+            "cuLinkDestroy": Export("q", images.end_link),
         }
 
     # ------------------------------------------------------------------ kernels
 
-    def _of_kernels(self) -> dict[str, Row]:
+    def _of_kernels(self) -> dict[str, Export]:
         return {
-            "cuLaunchKernel": Row("quuuuuuuqqq", self.launch),
-            "cuLaunchCooperativeKernel": Row("quuuuuuuqq", partial(self.launch, cooperative=1)),
-            "cuLaunchKernelEx": Row("qqqq", self.launch_by),
-            "cuFuncGetAttribute": Row("qiq", self.fact),
-            "cuKernelGetAttribute": Row("qiqi", lambda out, attribute, kernel, _: self.fact(out, attribute, kernel)),
-            "cuFuncSetAttribute": Row("qii", self.set_fact),
-            "cuKernelSetAttribute": Row("iiqi", lambda what, value, kernel, _: self.set_fact(kernel, what, value)),
-            "cuFuncSetCacheConfig": Row("qi", self._succeed),
-            "cuKernelSetCacheConfig": Row("qii", self._succeed),
-            "cuFuncSetSharedMemConfig": Row("qi", self._succeed),
-            "cuOccupancyMaxActiveBlocksPerMultiprocessor": Row("qqiq", self.runtime.occupancy),
-            "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags": Row(
+            "cuLaunchKernel": Export("quuuuuuuqqq", self.launch),
+            "cuLaunchCooperativeKernel": Export("quuuuuuuqq", partial(self.launch, cooperative=1)),
+            "cuLaunchKernelEx": Export("qqqq", self.launch_by),
+            "cuFuncGetAttribute": Export("qiq", self.fact),
+            "cuKernelGetAttribute": Export("qiqi", lambda out, attribute, kernel, _: self.fact(out, attribute, kernel)),
+            "cuFuncSetAttribute": Export("qii", self.set_fact),
+            "cuKernelSetAttribute": Export("iiqi", lambda what, value, kernel, _: self.set_fact(kernel, what, value)),
+            "cuFuncSetCacheConfig": Export("qi", self._succeed),
+            "cuKernelSetCacheConfig": Export("qii", self._succeed),
+            "cuFuncSetSharedMemConfig": Export("qi", self._succeed),
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor": Export("qqiq", self.runtime.occupancy),
+            "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags": Export(
                 "qqiqu", lambda out, kernel, threads, shared, _: self.runtime.occupancy(out, kernel, threads, shared)
             ),
-            "cuOccupancyMaxPotentialBlockSize": Row("qqqqqi", self.best_block),
-            "cuOccupancyMaxPotentialBlockSizeWithFlags": Row("qqqqqiu", self.best_block),
+            "cuOccupancyMaxPotentialBlockSize": Export("qqqqqi", self.best_block),
+            "cuOccupancyMaxPotentialBlockSizeWithFlags": Export("qqqqqiu", self.best_block),
         }
 
     def launch(
@@ -267,7 +267,7 @@ class DriverApi:
 
     # ------------------------------------------------------------------ memory
 
-    def _of_memory(self) -> dict[str, Row]:
+    def _of_memory(self) -> dict[str, Export]:
         memory = self.runtime.memory
 
         real = self.process.real
@@ -281,33 +281,35 @@ class DriverApi:
         kinds = (("HtoD", TO_DEVICE), ("DtoH", TO_HOST), ("DtoD", BETWEEN))
         sets = (("D8", 1), ("D16", 2), ("D32", 4))
         return {
-            **{f"cuMemcpy{name}": Row("qqq", copy(kind)) for name, kind in kinds},
-            **{f"cuMemcpy{name}Async": Row("qqqq", copy_async(kind)) for name, kind in kinds},
-            "cuMemcpy": Row("qqq", copy(ANY)),
-            "cuMemcpyAsync": Row("qqqq", copy_async(ANY)),
-            **{f"cuMemset{name}": Row("quq", self._filling(size)) for name, size in sets},
-            **{f"cuMemset{name}Async": Row("quqq", self._filling(size)) for name, size in sets},
-            "cuMemAlloc": Row("qq", lambda out, size: memory.malloc(out, size, "cuMemAlloc")),
-            "cuMemAllocManaged": Row("qqu", lambda out, size, _: memory.malloc(out, size, "cuMemAllocManaged")),
-            "cuMemFree": Row("q", memory.free),
-            "cuMemAllocAsync": Row("qqq", memory.malloc_async),
-            "cuMemAllocFromPoolAsync": Row("qqqq", lambda out, size, _, stream: memory.malloc_async(out, size, stream)),
-            "cuMemFreeAsync": Row("qq", memory.free_async),
-            "cuDeviceGetDefaultMemPool": Row("qi", self._pool),
-            "cuDeviceGetMemPool": Row("qi", self._pool),
-            "cuMemPoolSetAttribute": Row("qiq", self._succeed),
-            "cuMemPoolGetAttribute": Row("qiq", self.pool_fact),
-            "cuMemPoolTrimTo": Row("qq", self._succeed),
-            "cuMemAllocHost": Row("qq", memory.malloc_host),
-            "cuMemHostAlloc": Row("qqu", lambda out, size, _: memory.malloc_host(out, size)),
-            "cuMemFreeHost": Row("q", memory.free_host),
-            "cuMemHostRegister": Row("qqu", memory.nothing),
-            "cuMemHostUnregister": Row("q", memory.nothing),
-            "cuMemHostGetDevicePointer": Row("qqu", lambda out, address, _: self.images.same(out, address)),
-            "cuMemGetInfo": Row("qq", memory.info),
-            "cuMemGetAddressRange": Row("qqq", self.address_range),
-            "cuPointerGetAttribute": Row("qiq", self.pointer),
-            "cuPointerGetAttributes": Row("uqqq", self.pointers),
+            **{f"cuMemcpy{name}": Export("qqq", copy(kind)) for name, kind in kinds},
+            **{f"cuMemcpy{name}Async": Export("qqqq", copy_async(kind)) for name, kind in kinds},
+            "cuMemcpy": Export("qqq", copy(ANY)),
+            "cuMemcpyAsync": Export("qqqq", copy_async(ANY)),
+            **{f"cuMemset{name}": Export("quq", self._filling(size)) for name, size in sets},
+            **{f"cuMemset{name}Async": Export("quqq", self._filling(size)) for name, size in sets},
+            "cuMemAlloc": Export("qq", lambda out, size: memory.malloc(out, size, "cuMemAlloc")),
+            "cuMemAllocManaged": Export("qqu", lambda out, size, _: memory.malloc(out, size, "cuMemAllocManaged")),
+            "cuMemFree": Export("q", memory.free),
+            "cuMemAllocAsync": Export("qqq", memory.malloc_async),
+            "cuMemAllocFromPoolAsync": Export(
+                "qqqq", lambda out, size, _, stream: memory.malloc_async(out, size, stream)
+            ),
+            "cuMemFreeAsync": Export("qq", memory.free_async),
+            "cuDeviceGetDefaultMemPool": Export("qi", self._pool),
+            "cuDeviceGetMemPool": Export("qi", self._pool),
+            "cuMemPoolSetAttribute": Export("qiq", self._succeed),
+            "cuMemPoolGetAttribute": Export("qiq", self.pool_fact),
+            "cuMemPoolTrimTo": Export("qq", self._succeed),
+            "cuMemAllocHost": Export("qq", memory.malloc_host),
+            "cuMemHostAlloc": Export("qqu", lambda out, size, _: memory.malloc_host(out, size)),
+            "cuMemFreeHost": Export("q", memory.free_host),
+            "cuMemHostRegister": Export("qqu", memory.nothing),
+            "cuMemHostUnregister": Export("q", memory.nothing),
+            "cuMemHostGetDevicePointer": Export("qqu", lambda out, address, _: self.images.same(out, address)),
+            "cuMemGetInfo": Export("qq", memory.info),
+            "cuMemGetAddressRange": Export("qqq", self.address_range),
+            "cuPointerGetAttribute": Export("qiq", self.pointer),
+            "cuPointerGetAttributes": Export("uqqq", self.pointers),
         }
 
     def _filling(self, size: int) -> Callable[..., int]:
@@ -373,32 +375,32 @@ class DriverApi:
 
     # ------------------------------------------------------------------ streams and events
 
-    def _of_streams(self) -> dict[str, Row]:
+    def _of_streams(self) -> dict[str, Export]:
         streams = self.runtime.streams
         return {
-            "cuStreamCreate": Row("qu", lambda out, flags: self.make_stream(out, flags, 0)),
-            "cuStreamCreateWithPriority": Row("qui", self.make_stream),
-            "cuStreamDestroy": Row("q", streams.destroy),
-            "cuStreamSynchronize": Row("q", streams.synchronize),
-            "cuStreamQuery": Row("q", streams.query),
-            "cuStreamWaitEvent": Row("qqu", streams.wait_event),
-            "cuStreamGetPriority": Row("qq", streams.priority),
-            "cuStreamGetFlags": Row("qq", self.stream_flags),
-            "cuStreamGetCtx": Row("qq", self.stream_context),
-            "cuStreamGetDevice": Row("qq", self.stream_device),
-            "cuStreamIsCapturing": Row("qq", streams.capturing),
-            "cuStreamAddCallback": Row("qqqu", self.callback),
-            "cuLaunchHostFunc": Row("qqq", streams.host_function),
-            "cuStreamBeginCapture": Row("qi", self._refuse),
-            "cuEventCreate": Row("qu", streams.create_event),
-            "cuEventDestroy": Row("q", streams.destroy_event),
-            "cuEventRecord": Row("qq", streams.record),
-            "cuEventQuery": Row("q", streams.query_event),
-            "cuEventSynchronize": Row("q", streams.synchronize_event),
-            "cuEventElapsedTime": Row("qqq", streams.elapsed),
-            "cuIpcGetMemHandle": Row("qq", self._refuse),
-            "cuIpcOpenMemHandle": Row("qqu", self._refuse),
-            "cuIpcCloseMemHandle": Row("q", self._refuse),
+            "cuStreamCreate": Export("qu", lambda out, flags: self.make_stream(out, flags, 0)),
+            "cuStreamCreateWithPriority": Export("qui", self.make_stream),
+            "cuStreamDestroy": Export("q", streams.destroy),
+            "cuStreamSynchronize": Export("q", streams.synchronize),
+            "cuStreamQuery": Export("q", streams.query),
+            "cuStreamWaitEvent": Export("qqu", streams.wait_event),
+            "cuStreamGetPriority": Export("qq", streams.priority),
+            "cuStreamGetFlags": Export("qq", self.stream_flags),
+            "cuStreamGetCtx": Export("qq", self.stream_context),
+            "cuStreamGetDevice": Export("qq", self.stream_device),
+            "cuStreamIsCapturing": Export("qq", streams.capturing),
+            "cuStreamAddCallback": Export("qqqu", self.callback),
+            "cuLaunchHostFunc": Export("qqq", streams.host_function),
+            "cuStreamBeginCapture": Export("qi", self._refuse),
+            "cuEventCreate": Export("qu", streams.create_event),
+            "cuEventDestroy": Export("q", streams.destroy_event),
+            "cuEventRecord": Export("qq", streams.record),
+            "cuEventQuery": Export("q", streams.query_event),
+            "cuEventSynchronize": Export("q", streams.synchronize_event),
+            "cuEventElapsedTime": Export("qqq", streams.elapsed),
+            "cuIpcGetMemHandle": Export("qq", self._refuse),
+            "cuIpcOpenMemHandle": Export("qqu", self._refuse),
+            "cuIpcCloseMemHandle": Export("q", self._refuse),
         }
 
     def make_stream(self, out: int, flags: int, priority: int) -> int:

@@ -22,17 +22,17 @@ KINDS = {"i": ctypes.c_int, "u": ctypes.c_uint, "q": ctypes.c_size_t}
 SUFFIX = re.compile(r"(_v\d+)?(_pts[zd])?$")
 
 
-class Row(NamedTuple):
+class Export(NamedTuple):
     """A function: the kinds of its arguments ("i" and "u": 32 bits, "q": a pointer, a handle or a size), its answer."""
 
     kinds: str
     answer: Callable[..., int]
 
 
-class Api(Protocol):
+class LibraryApi(Protocol):
     """A library's functions."""
 
-    table: dict[str, Row]
+    table: dict[str, Export]
     unsupported: int
     """The error of what is refused."""
     failed: int
@@ -45,7 +45,7 @@ class Api(Protocol):
 class Entries:
     """Addresses of a library's functions, made on their first use and kept; `api` is who answers at the moment."""
 
-    def __init__(self, api: Callable[[], Api | None]) -> None:
+    def __init__(self, api: Callable[[], LibraryApi | None]) -> None:
         self._api = api
         self._made: dict[str, tuple[type[_CFunctionType], _CFunctionType]] = {}
 

@@ -13,7 +13,7 @@ from windtunnel.seam.cuda_runtime import errors
 from windtunnel.seam.cuda_runtime.addresses import Allocation
 from windtunnel.seam.cuda_runtime.binaries import MAGIC, ptx_at
 from windtunnel.seam.cuda_runtime.memory import put
-from windtunnel.seam.cuda_runtime.modules import Binary, Function, Modules
+from windtunnel.seam.cuda_runtime.modules import Binary, KernelFunction, Modules
 from windtunnel.seam.cuda_runtime.process import Process
 
 BASE = 0x5584_0000_0000
@@ -98,7 +98,7 @@ class ImageCalls:
         found = self.handles.get((module, name))
         if found is None:
             found = self.handles[module, name] = next(self._numbers)
-            self.modules.functions[found] = Function(binary, name)
+            self.modules.functions[found] = KernelFunction(binary, name)
         return found
 
     def count(self, out: int, handle: int) -> int:

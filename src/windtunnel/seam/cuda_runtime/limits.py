@@ -20,7 +20,7 @@ REGISTERS_TOGETHER = 256
 """Registers are given to a warp in pieces of so many."""
 
 
-class Shape(NamedTuple):
+class LaunchShape(NamedTuple):
     """What a launch asks for."""
 
     grid: tuple[int, int, int]
@@ -38,7 +38,9 @@ class Shape(NamedTuple):
         return self.grid[0] * self.grid[1] * self.grid[2]
 
 
-def refusal(shape: Shape, gpu: Gpu, most_threads: int, static_bytes: int, opted_bytes: int, cooperative: bool) -> int:
+def refusal(
+    shape: LaunchShape, gpu: Gpu, most_threads: int, static_bytes: int, opted_bytes: int, cooperative: bool
+) -> int:
     """CUDA's error for a launch that cannot be, else 0; `opted_bytes` is what cudaFuncSetAttribute allowed."""
     if not shape.blocks or not shape.threads or shape.threads > min(MOST_THREADS, most_threads):
         return errors.INVALID_VALUE

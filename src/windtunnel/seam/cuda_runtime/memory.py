@@ -25,7 +25,7 @@ def put(address: int, value: int, size: int = 8) -> None:
     ctypes.memmove(address, (value % (1 << 8 * size)).to_bytes(size, "little"), size)
 
 
-class Made(NamedTuple):
+class AllocationOrigin(NamedTuple):
     """Where and when host code took memory."""
 
     call: str
@@ -37,7 +37,7 @@ class Made(NamedTuple):
 class Pages:
     """Bytes of this process that stand for memory of a device or page-locked memory."""
 
-    def __init__(self, size: int, device: int, taken: int, made: Made | None = None) -> None:
+    def __init__(self, size: int, device: int, taken: int, made: AllocationOrigin | None = None) -> None:
         self._bytes = (ctypes.c_char * (size + ALIGNMENT))()
         self.address = -(-ctypes.addressof(self._bytes) // ALIGNMENT) * ALIGNMENT
         self.device = device
@@ -65,7 +65,7 @@ class MemoryCalls:
         taken = process.machine.devices[index].driver.malloc(size)
         if taken is None:
             return errors.OUT_OF_MEMORY
-        made = Made(name, process.site(), len(process.machine.trace.rows))
+        made = AllocationOrigin(name, process.site(), len(process.machine.trace.rows))
         pages = Pages(size, index, taken, made)
         number = next(self._numbers)
         process.addresses.add(Allocation(pages.address, size, f"{name} number {number}", device=index, owner=pages))

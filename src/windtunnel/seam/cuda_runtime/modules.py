@@ -37,7 +37,7 @@ class Binary:
         return self._module
 
 
-class Function(NamedTuple):
+class KernelFunction(NamedTuple):
     """A kernel as host code knows it."""
 
     binary: Binary
@@ -62,8 +62,8 @@ class Modules:
     def __init__(self, cache: Callable[[], Path | None] = lambda: None) -> None:
         self.cache = cache
         self.binaries: dict[int, Binary] = {}
-        self.functions: dict[int, Function] = {}
-        self.variables: dict[int, Function] = {}
+        self.functions: dict[int, KernelFunction] = {}
+        self.variables: dict[int, KernelFunction] = {}
 
     def register_binary(self, data: int, library: int) -> int:
         """A library is loaded that has device code."""
@@ -73,18 +73,18 @@ class Modules:
 
     def register_function(self, binary: int, host: int, name: int) -> int:
         """A kernel of it."""
-        self.functions[host] = Function(self.binaries[binary], ctypes.string_at(name).decode())
+        self.functions[host] = KernelFunction(self.binaries[binary], ctypes.string_at(name).decode())
         return 0
 
     def register_variable(self, binary: int, host: int, name: int, size: int, constant: int) -> int:
         """A variable of it."""
-        self.variables[host] = Function(self.binaries[binary], ctypes.string_at(name).decode())
+        self.variables[host] = KernelFunction(self.binaries[binary], ctypes.string_at(name).decode())
         return 0
 
     def register_managed(self, binary: int, host: int, name: int, size: int) -> int:
         """A variable that the host reads and writes as well: where it lies."""
         found = self.binaries[binary].module.variables[ctypes.string_at(name).decode()]
-        self.variables[host] = Function(self.binaries[binary], found.name)
+        self.variables[host] = KernelFunction(self.binaries[binary], found.name)
         return found.address
 
     def variable(self, host: int) -> ptx.Variable | None:

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from windtunnel import ptx
 from windtunnel.compiler.clang import CompileError
 from windtunnel.compiler.kernels import compile_text
-from windtunnel.seam.cuda_runtime.entries import Row
+from windtunnel.seam.cuda_runtime.entries import Export
 from windtunnel.seam.cuda_runtime.memory import put
 from windtunnel.seam.cuda_runtime.names import demangled
 
@@ -30,7 +30,7 @@ BASE = 0x5586_0000_0000
 
 
 @dataclass
-class Source:
+class NvrtcProgram:
     """A program that is compiled: its text, headers by name, and what came of it."""
 
     text: str
@@ -49,25 +49,25 @@ class Nvrtc:
     def __init__(self, version: tuple[int, int], capability: tuple[int, int]) -> None:
         self.version = version
         self.capability = capability
-        self.programs: dict[int, Source] = {}
+        self.programs: dict[int, NvrtcProgram] = {}
         self._numbers = itertools.count(BASE, 16)
         self._texts = {code: ctypes.create_string_buffer(text.encode()) for code, text in TEXTS.items()}
         self.table = {
-            "nvrtcVersion": Row("qq", self.versions),
-            "nvrtcGetNumSupportedArchs": Row("q", lambda out: self._put(out, len(ARCHITECTURES))),
-            "nvrtcGetSupportedArchs": Row("q", self.architectures),
-            "nvrtcGetErrorString": Row("i", self.text),
-            "nvrtcCreateProgram": Row("qqqiqq", self.create),
-            "nvrtcDestroyProgram": Row("q", self.destroy),
-            "nvrtcAddNameExpression": Row("qq", self.expression),
-            "nvrtcCompileProgram": Row("qiq", self.compile),
-            "nvrtcGetPTXSize": Row("qq", lambda program, out: self._size(program, out, "ptx")),
-            "nvrtcGetPTX": Row("qq", lambda program, out: self._bytes(program, out, "ptx")),
-            "nvrtcGetCUBINSize": Row("qq", lambda program, out: self._size(program, out, "ptx")),
-            "nvrtcGetCUBIN": Row("qq", lambda program, out: self._bytes(program, out, "ptx")),
-            "nvrtcGetProgramLogSize": Row("qq", lambda program, out: self._size(program, out, "log")),
-            "nvrtcGetProgramLog": Row("qq", lambda program, out: self._bytes(program, out, "log")),
-            "nvrtcGetLoweredName": Row("qqq", self.name),
+            "nvrtcVersion": Export("qq", self.versions),
+            "nvrtcGetNumSupportedArchs": Export("q", lambda out: self._put(out, len(ARCHITECTURES))),
+            "nvrtcGetSupportedArchs": Export("q", self.architectures),
+            "nvrtcGetErrorString": Export("i", self.text),
+            "nvrtcCreateProgram": Export("qqqiqq", self.create),
+            "nvrtcDestroyProgram": Export("q", self.destroy),
+            "nvrtcAddNameExpression": Export("qq", self.expression),
+            "nvrtcCompileProgram": Export("qiq", self.compile),
+            "nvrtcGetPTXSize": Export("qq", lambda program, out: self._size(program, out, "ptx")),
+            "nvrtcGetPTX": Export("qq", lambda program, out: self._bytes(program, out, "ptx")),
+            "nvrtcGetCUBINSize": Export("qq", lambda program, out: self._size(program, out, "ptx")),
+            "nvrtcGetCUBIN": Export("qq", lambda program, out: self._bytes(program, out, "ptx")),
+            "nvrtcGetProgramLogSize": Export("qq", lambda program, out: self._size(program, out, "log")),
+            "nvrtcGetProgramLog": Export("qq", lambda program, out: self._bytes(program, out, "log")),
+            "nvrtcGetLoweredName": Export("qqq", self.name),
         }  # fmt: skip
 
     def answer(self, name: str, *arguments: int) -> int:
@@ -100,7 +100,7 @@ class Nvrtc:
         handle = next(self._numbers)
         title = _text(name) if name else ""
         line = f'#line 1 "{title}"\n' if title.endswith((".cu", ".cuh", ".cpp", ".h")) else ""
-        self.programs[handle] = Source(line + _text(source), held)
+        self.programs[handle] = NvrtcProgram(line + _text(source), held)
         put(out, handle)
         return SUCCESS
 

@@ -8,8 +8,8 @@ from windtunnel.machine.clock import HostThread
 from windtunnel.machine.machine import Machine
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.cuda_runtime.addresses import AddressMap
-from windtunnel.seam.cuda_runtime.limits import Shape
-from windtunnel.seam.cuda_runtime.modules import Function
+from windtunnel.seam.cuda_runtime.limits import LaunchShape
+from windtunnel.seam.cuda_runtime.modules import KernelFunction
 
 
 class Process(Protocol):
@@ -54,7 +54,7 @@ class Process(Protocol):
     def lost(self) -> int:
         """The error of a context that is lost, else 0."""
 
-    def launch(self, function: Function, shape: Shape, arguments: bytes, stream: Stream) -> None:
+    def launch(self, function: KernelFunction, shape: LaunchShape, arguments: bytes, stream: Stream) -> None:
         """Compute a kernel, and put it on a stream."""
 
     def copied(self, source: int, destination: int, size: int, stream: Stream) -> None:

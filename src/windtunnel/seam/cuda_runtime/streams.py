@@ -17,7 +17,7 @@ DISABLE_TIMING = 2
 
 
 @dataclass
-class Made:
+class EventEntry:
     """An event of host code's."""
 
     event: Event
@@ -30,7 +30,7 @@ class StreamCalls:
 
     def __init__(self, process: Process) -> None:
         self.process = process
-        self.events: dict[int, Made] = {}
+        self.events: dict[int, EventEntry] = {}
         self._handles = itertools.count(EVENTS_BASE, 16)
 
     def create(self, out: int, flags: int, priority: int) -> int:
@@ -88,7 +88,7 @@ class StreamCalls:
         self.process.begin()
         handle = next(self._handles)
         made = self.process.machine.event(self.process.host())
-        self.events[handle] = Made(made, not flags & DISABLE_TIMING)
+        self.events[handle] = EventEntry(made, not flags & DISABLE_TIMING)
         put(out, handle)
         return errors.SUCCESS
 

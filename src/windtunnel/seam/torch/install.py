@@ -17,12 +17,13 @@ from windtunnel.seam.patching import Patches, undone
 from windtunnel.seam.torch import kernels, registry
 from windtunnel.seam.torch.compiled import compilers
 from windtunnel.seam.torch.cuda import sanitizer
-from windtunnel.seam.torch.dispatch import asserts, broadcast_losses, determinism, indexing, shape_functions, threads
+from windtunnel.seam.torch.dispatch import asserts, broadcast_losses, determinism, indexing, threads
 from windtunnel.seam.torch.dispatch.host_time import MeasuredDispatch
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
-from windtunnel.seam.torch.dispatch.nodata import DatalessDispatch
 from windtunnel.seam.torch.dispatch.stale import StaleMode
 from windtunnel.seam.torch.kernels import composites
+from windtunnel.seam.torch.rehearsal import shape_functions
+from windtunnel.seam.torch.rehearsal.nodata import DatalessDispatch
 from windtunnel.seam.torch.state.state import State
 
 ROOMS = ("state", "dispatch", "kernels", "tensor", "extensions", "compiled", "cuda", "profiler", "distributed")

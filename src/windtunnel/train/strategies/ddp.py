@@ -6,8 +6,8 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -186,13 +186,6 @@ class Distributed(SingleDevice):
         box = [value]
         dist.broadcast_object_list(box, src=0, group=self._control, device=wt.cpu())
         return box[0]
-
-    @contextmanager
-    def rank_zero_first(self) -> Iterator[bool]:
-        try:
-            yield self.rank == 0
-        finally:
-            dist.barrier(group=self._control)
 
 
 def _control_group() -> dist.ProcessGroup:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -83,8 +83,3 @@ class SingleDevice:
     def broadcast(self, value: object) -> Any:
         """The `value` of rank 0."""
         return value
-
-    @contextmanager
-    def rank_zero_first(self) -> Iterator[bool]:
-        """True on rank 0, which writes files; the other processes leave the block after it."""
-        yield True

@@ -91,7 +91,7 @@ class _Sizes(Protocol):
     def stride_hints(self, index: Expression, var_names: Sequence[_Symbol]) -> list[int]: ...
 
 
-class Graph(Protocol):
+class GraphLowering(Protocol):
     """The graph that Inductor compiles (`V.graph`), as far as it is asked."""
 
     sizevars: _Sizes
@@ -103,7 +103,7 @@ class Graph(Protocol):
         """The elements of a buffer."""
 
 
-def of_nodes(node_schedule: Iterable[object], graph: Graph) -> list[Access]:
+def of_nodes(node_schedule: Iterable[object], graph: GraphLowering) -> list[Access]:
     """The accesses of a kernel's nodes; between these stand the marks that end and begin a reduction loop."""
     found = []
     loop = loops = 0
@@ -123,7 +123,7 @@ def _is_access(one: object) -> TypeGuard[Dependency]:
     return hasattr(one, "var_names") and isinstance(one, Dependency)
 
 
-def _access(of: Dependency, writes: bool, loop: int, graph: Graph) -> Access:
+def _access(of: Dependency, writes: bool, loop: int, graph: GraphLowering) -> Access:
     sizes = tuple(graph.sizevars.optimization_hint(size, fallback=0) for size in of.size)
     elements = graph.sizevars.optimization_hint(graph.get_numel(of.name), fallback=0)
     strides: tuple[int, ...] | None = None
@@ -154,7 +154,7 @@ def traffic(accesses: Iterable[Access], inside: Container[str]) -> Traffic:
     return Traffic(read, written, again)
 
 
-def rows(numels: Mapping[str, Expression], graph: Graph) -> int:
+def rows(numels: Mapping[str, Expression], graph: GraphLowering) -> int:
     """How many reductions a kernel makes: its grid's dimensions, without those that it reduces ("r0_", "r1_")."""
     hint = graph.sizevars.optimization_hint
     return prod(hint(size, fallback=0) for name, size in numels.items() if not name.startswith("r"))

@@ -14,14 +14,14 @@ from torch._ops import HigherOrderOperator
 
 from windtunnel.seam.torch.compiled.answers import Answers, about
 from windtunnel.seam.torch.compiled.kernels import launched
-from windtunnel.seam.torch.compiled.recipes import Recording
+from windtunnel.seam.torch.compiled.recipes import CallRecording
 from windtunnel.seam.torch.dispatch import fake
 from windtunnel.seam.torch.dispatch.mode import FAKE, PLAIN, Dispatch, get_mode
 from windtunnel.seam.torch.dispatch.moves import transfer
-from windtunnel.seam.torch.dispatch.nodata import to_meta
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Types
 from windtunnel.seam.torch.plans.convolutions import OPERANDS, laid_out
 from windtunnel.seam.torch.plans.plan import Plan, signature, tensors_in
+from windtunnel.seam.torch.rehearsal.nodata import to_meta
 from windtunnel.seam.torch.state.state import VIEW_NS
 from windtunnel.seam.torch.tags import (
     CPU,
@@ -50,7 +50,7 @@ class Accounting(Dispatch):
     def __init__(self, dispatch: Dispatch, answers: Answers | None = None) -> None:
         super().__init__(dispatch.state, {}, dispatch.deviations)
         self.answers = answers
-        self.recording: Recording | None = None
+        self.recording: CallRecording | None = None
         self.plans, self.costs = dispatch.plans, dispatch.costs
         self.handlers = dispatch.handlers  # plans are shared
 

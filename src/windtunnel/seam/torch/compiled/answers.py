@@ -34,7 +34,7 @@ LOOPING = re.compile(r"^(\s*should_loop = )(\S.*)$")
 _numbers = count()
 
 
-class Known(threading.local):
+class LearnedValues(threading.local):
     """What one thread's call of a compiled graph has learned."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Answers:
     def __init__(self, state: State) -> None:
         self.state = state
         self.needed = False
-        self._here = Known()
+        self._here = LearnedValues()
 
     @property
     def known(self) -> defaultdict[str, deque[object]]:
@@ -97,7 +97,7 @@ def about(operator: object, *, shape: bool = False, kernels: bool = False) -> st
     return f"{operator}{':shape' * shape}{':kernels' * kernels}"
 
 
-class Shape(NamedTuple):
+class ResultShape(NamedTuple):
     """A result of an operator, without its values."""
 
     size: tuple[int, ...]
@@ -105,9 +105,9 @@ class Shape(NamedTuple):
     dtype: torch.dtype
 
 
-def shape_of(tensor: torch.Tensor) -> Shape:
+def shape_of(tensor: torch.Tensor) -> ResultShape:
     """A tensor's."""
-    return Shape(tuple(tensor.shape), tensor.stride(), tensor.dtype)
+    return ResultShape(tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
 class Asking(Protocol):
@@ -116,7 +116,7 @@ class Asking(Protocol):
     origins: Iterable[fx.Node]
 
 
-class Writer(Protocol):
+class WrapperWriter(Protocol):
     """`PythonWrapperCodegen`, as far as it is used."""
 
     def writeline(self, line: object) -> None:
@@ -137,7 +137,7 @@ ASKING = ("_codegen_dynamic_scalar", "codegen_conditional", "codegen_switch", "c
 
 def _asking(module: ModuleType, stock: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(stock)
-    def codegen(self: Writer, node: Asking, *args: object, **kwargs: object) -> None:
+    def codegen(self: WrapperWriter, node: Asking, *args: object, **kwargs: object) -> None:
         write = self.writeline
         key = key_of(node.origins, module.V.graph.module.graph)
 

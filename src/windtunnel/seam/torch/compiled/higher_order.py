@@ -24,7 +24,7 @@ Tensor = torch.Tensor
 Function = Callable[..., object]
 
 
-class Context(NamedTuple):
+class Evaluation(NamedTuple):
     """What an operator's evaluation needs: `key` is its node's, `resolve` gives what computes an operator."""
 
     dispatch: Dispatch
@@ -33,7 +33,7 @@ class Context(NamedTuple):
     resolve: Callable[[OpOverload], Function]
 
 
-def _truth(context: Context, predicate: object) -> bool:
+def _truth(context: Evaluation, predicate: object) -> bool:
     """What a predicate is on the host; a rehearsal without data says what it takes it for, or refuses."""
     if isinstance(predicate, Tensor) and is_physically_meta(predicate):
         assumptions = context.dispatch.state.assumptions
@@ -42,14 +42,16 @@ def _truth(context: Context, predicate: object) -> bool:
     return bool(predicate)
 
 
-def _cond(context: Context, predicate: object, true: Function, false: Function, operands: Sequence[object]) -> object:
+def _cond(
+    context: Evaluation, predicate: object, true: Function, false: Function, operands: Sequence[object]
+) -> object:
     taken = _truth(context, predicate)
     context.answers.learn(context.key, taken)
     return (true if taken else false)(*operands)
 
 
 def _while_loop(
-    context: Context,
+    context: Evaluation,
     condition: Function,
     body: Function,
     carried: Sequence[object],
@@ -89,19 +91,19 @@ def _only(value: object) -> object:
     return value[0] if isinstance(value, (tuple, list)) else value
 
 
-def _invoke_subgraph(context: Context, subgraph: Function, identifier: str, *operands: object) -> object:
+def _invoke_subgraph(context: Evaluation, subgraph: Function, identifier: str, *operands: object) -> object:
     return subgraph(*operands)
 
 
 def _associative_scan(
-    context: Context, combine: Function, xs: Sequence[Tensor], additional: Sequence[object] = ()
+    context: Evaluation, combine: Function, xs: Sequence[Tensor], additional: Sequence[object] = ()
 ) -> object:
     """The scan along the first dimension."""
     module = importlib.import_module("torch._higher_order_ops.associative_scan")
     return module.generic_associative_scan(combine, list(xs), additional_inputs=tuple(additional))
 
 
-def _flex_attention(name: str, context: Context, *args: object, **kwargs: object) -> object:
+def _flex_attention(name: str, context: Evaluation, *args: object, **kwargs: object) -> object:
     """Flex attention by its definition, all scores at once; notes the operations in blocks that the mask keeps."""
     module = importlib.import_module("torch._higher_order_ops.flex_attention")
     masks = next(value for value in args if isinstance(value, tuple) and len(value) > 2 and callable(value[-1]))
@@ -134,7 +136,7 @@ def _density(mask: Sequence[object]) -> float:
     return min(1.0, blocks / max(1, partial_blocks.numel() * indices.shape[-1]))
 
 
-def _with_effects(context: Context, token: Tensor, operator: OpOverload, *args: object, **kwargs: object) -> object:
+def _with_effects(context: Evaluation, token: Tensor, operator: OpOverload, *args: object, **kwargs: object) -> object:
     out = context.resolve(operator)(*args, **kwargs)
     fresh = torch.empty(0)
     results = operator._schema.returns
@@ -143,14 +145,14 @@ def _with_effects(context: Context, token: Tensor, operator: OpOverload, *args: 
     return (fresh, *out) if len(results) > 1 and isinstance(out, tuple) else (fresh, out)
 
 
-def _auto_functionalized(name: str, context: Context, *args: object, **kwargs: object) -> object:
+def _auto_functionalized(name: str, context: Evaluation, *args: object, **kwargs: object) -> object:
     """An operator that writes its arguments, made one that gives them anew."""
     module = importlib.import_module("torch._higher_order_ops.auto_functionalize")
     compute: Function = getattr(module, f"{name}_dense")
     return compute(*args, **kwargs)
 
 
-def _kernel(context: Context, *, kernel_idx: int, **kwargs: object) -> None:
+def _kernel(context: Evaluation, *, kernel_idx: int, **kwargs: object) -> None:
     """A Triton kernel of the program's own, which Triton's interpreter computes (`triton.launches`)."""
     module = importlib.import_module("torch._higher_order_ops.triton_kernel_wrap")
     apart = context.dispatch.local.apart
@@ -163,7 +165,7 @@ def _kernel(context: Context, *, kernel_idx: int, **kwargs: object) -> None:
     context.answers.learn(about(kernel.__name__), apart[before:])
 
 
-def _kernel_on_copies(context: Context, tensors_to_clone: Sequence[str], **kwargs: object) -> object:
+def _kernel_on_copies(context: Evaluation, tensors_to_clone: Sequence[str], **kwargs: object) -> object:
     module = importlib.import_module("torch._higher_order_ops.triton_kernel_wrap")
     given = kwargs.pop("kwargs")
     assert isinstance(given, dict)
@@ -176,7 +178,7 @@ def _kernel_on_copies(context: Context, tensors_to_clone: Sequence[str], **kwarg
 
 
 def _drawing_apart(
-    context: Context, operator: OpOverload, *args: object, rng_state: Emulated, **kwargs: object
+    context: Evaluation, operator: OpOverload, *args: object, rng_state: Emulated, **kwargs: object
 ) -> object:
     """A random operator that draws from a generator of the graph's own: the backward pass has one at the same place."""
     generator = context.dispatch.state.generators[rng_state._wt_device]
@@ -188,12 +190,12 @@ def _drawing_apart(
         generator.graphsafe_set_state(before)
 
 
-def _drawing(context: Context, operator: OpOverload, *args: object, **kwargs: object) -> object:
+def _drawing(context: Evaluation, operator: OpOverload, *args: object, **kwargs: object) -> object:
     """A random operator, and where the generator was before it."""
     return torch.cuda.get_rng_state(), context.resolve(operator)(*args, **kwargs)
 
 
-def _drawing_again(context: Context, state: Tensor, operator: OpOverload, *args: object, **kwargs: object) -> object:
+def _drawing_again(context: Evaluation, state: Tensor, operator: OpOverload, *args: object, **kwargs: object) -> object:
     """A random operator that begins where the generator once was."""
     before = torch.cuda.get_rng_state()
     torch.cuda.set_rng_state(state)

@@ -28,7 +28,7 @@ from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import disable_torch_function
 
-Compile = Callable[..., "Compiled"]
+Compile = Callable[..., "CompiledGraph"]
 Modes = Callable[[], AbstractContextManager[object]]
 IN_PROCESS = {
     "compile_threads": 1,
@@ -40,7 +40,7 @@ IN_PROCESS = {
 """Settings of Inductor: it works in this process alone, keeps nothing for another, and runs no kernel to measure it."""
 
 
-class Compiled(Protocol):
+class CompiledGraph(Protocol):
     """A graph that Inductor has compiled (`CompiledFxGraph`), as far as it is changed here."""
 
     current_callable: Callable[..., Sequence[object]]
@@ -126,7 +126,7 @@ def _compiling(dispatch: Dispatch, schedule: kernels.Schedule, stock: Compile) -
     state = dispatch.state
 
     @functools.wraps(stock)
-    def fx_codegen_and_compile(module: fx.GraphModule, *args: object, **kwargs: object) -> Compiled:
+    def fx_codegen_and_compile(module: fx.GraphModule, *args: object, **kwargs: object) -> CompiledGraph:
         if not on_device(module):
             return stock(module, *args, **kwargs)
         graph: fx.GraphModule | None = None
@@ -206,7 +206,7 @@ def async_compile_patches(state: State, schedule: kernels.Schedule, module: Modu
         assert answers is not None
         if facts is None:
             return kernels.Own(state, kernel_name, answers)
-        return kernels.Kernel(state, kernel_name, facts, answers)
+        return kernels.InductorKernel(state, kernel_name, facts, answers)
 
     @functools.wraps(stock_cpp)
     def cpp_pybinding(self: object, argtypes: object, source_code: str) -> object:

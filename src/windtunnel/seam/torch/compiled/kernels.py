@@ -32,11 +32,11 @@ LOOPS = ("pointwise", "reduction", "persistent reduction")
 class Virtual(Protocol):
     """What Inductor's code finds through `V`."""
 
-    graph: accesses.Graph
+    graph: accesses.GraphLowering
 
 
 @runtime_checkable
-class Node(Protocol):
+class ScheduleNode(Protocol):
     """A node of Inductor's schedule, as far as it is asked."""
 
     def get_read_write_buffer_accesses(self, include_reads: bool, include_writes: bool) -> dict[str, int]:
@@ -53,11 +53,11 @@ class Generated(Protocol):
     """Buffers that only its own nodes use, so that they never come to memory."""
     numels: Mapping[str, accesses.Expression]
     """How far it goes in each dimension of its grid ("x", "y", "z") and of its reduction ("r0_", "r1_")."""
-    range_trees: Sequence[Tree]
+    range_trees: Sequence[RangeTree]
     inside_reduction: bool
 
 
-class Tree(Protocol):
+class RangeTree(Protocol):
     """A dimension of a kernel's grid or of its reduction."""
 
     is_reduction: bool
@@ -93,7 +93,7 @@ class Schedule(threading.local):
     works = False
 
 
-class Kernel:
+class InductorKernel:
     """What stands in the generated code for a compiled Triton kernel: it is launched, and computes nothing."""
 
     def __init__(self, state: State, name: str, facts: KernelFacts, answers: Answers) -> None:
@@ -193,11 +193,11 @@ def defining(schedule: Schedule, virtual: Virtual, stock: Callable[..., str]) ->
     return define_kernel
 
 
-def _facts(name: str, node_schedule: Sequence[object], kernel: Generated, graph: accesses.Graph) -> KernelFacts:
+def _facts(name: str, node_schedule: Sequence[object], kernel: Generated, graph: accesses.GraphLowering) -> KernelFacts:
     """What a kernel reads, writes and computes, by the nodes that it fuses."""
     parts = name.split("_")
     kind = KINDS.get(parts[1] if len(parts) > 1 else "", "pointwise")
-    nodes = [node for node in node_schedule if isinstance(node, Node)]
+    nodes = [node for node in node_schedule if isinstance(node, ScheduleNode)]
     if kind in LOOPS:
         moved = accesses.traffic(accesses.of_nodes(node_schedule, graph), kernel.removed_buffers)
         again = moved.again_bytes if kind == "reduction" else 0
@@ -215,7 +215,7 @@ def _facts(name: str, node_schedule: Sequence[object], kernel: Generated, graph:
     return KernelFacts(name, kind, read, written, flops, len(nodes), operator=operator)
 
 
-def _buffers(nodes: Iterable[Node], inside: Container[str]) -> tuple[int, int]:
+def _buffers(nodes: Iterable[ScheduleNode], inside: Container[str]) -> tuple[int, int]:
     """(bytes read, bytes written) by nodes that say no more than their buffers."""
     reads: dict[str, int] = {}
     writes: dict[str, int] = {}

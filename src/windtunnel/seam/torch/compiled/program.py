@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from windtunnel.seam.torch.compiled import values
 from windtunnel.seam.torch.compiled.accounting import Accounting
 from windtunnel.seam.torch.compiled.answers import ANSWER, Answers
-from windtunnel.seam.torch.compiled.recipes import Form, Place, Recipes, Recording, place_of
+from windtunnel.seam.torch.compiled.recipes import CallRecording, Form, Recipes, ResultPlace, place_of
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.plans.plan import tensors_in
 from windtunnel.seam.torch.tags import (
@@ -128,13 +128,13 @@ class Program:
         )  # fmt: skip
 
 
-def _without_values(inputs: Sequence[object], recording: Recording | None) -> list[object]:
+def _without_values(inputs: Sequence[object], recording: CallRecording | None) -> list[object]:
     """Inputs of the same shapes on the same memory, whose end is the end of the real ones for the wrapper."""
     storages: dict[int, Storage] = {}
     return [_on_meta(value, storages, recording) if isinstance(value, Tensor) else value for value in inputs]
 
 
-def _on_meta(tensor: Tensor, storages: dict[int, Storage], recording: Recording | None) -> Tensor:
+def _on_meta(tensor: Tensor, storages: dict[int, Storage], recording: CallRecording | None) -> Tensor:
     if is_physically_meta(tensor):
         return tensor
     real = storage_of(tensor)
@@ -154,12 +154,14 @@ def _joined(results: Sequence[object], computed: Sequence[object]) -> list[objec
     """The values in tensors that lie as the wrapper's results do, or their places, on the memory that those have."""
     placed: dict[int, Tag] = {}
     return [
-        _placed(place, value, placed) if isinstance(place, Tensor | Place) and isinstance(value, Tensor) else place
+        _placed(place, value, placed)
+        if isinstance(place, Tensor | ResultPlace) and isinstance(value, Tensor)
+        else place
         for place, value in zip(results, computed, strict=True)
     ]
 
 
-def _placed(found: Tensor | Place, value: Tensor, placed: dict[int, Tag]) -> Tensor:
+def _placed(found: Tensor | ResultPlace, value: Tensor, placed: dict[int, Tag]) -> Tensor:
     if isinstance(found, Tensor):
         if value.layout is torch.sparse_coo:  # a gradient of an embedding
             with torch._C._DisableTorchDispatch():
@@ -183,7 +185,7 @@ def _placed(found: Tensor | Place, value: Tensor, placed: dict[int, Tag]) -> Ten
     return value
 
 
-def _copied_to(place: Place, value: Tensor) -> Tensor:
+def _copied_to(place: ResultPlace, value: Tensor) -> Tensor:
     with torch._C._DisableTorchDispatch():
         whole = torch.empty(place.nbytes, dtype=torch.uint8, device=CPU_DEVICE)
         made = torch.empty(0, dtype=place.dtype, device=CPU_DEVICE)
@@ -191,7 +193,7 @@ def _copied_to(place: Place, value: Tensor) -> Tensor:
         return made.copy_(value)
 
 
-def _lies_alike(place: Place, value: Tensor) -> bool:
+def _lies_alike(place: ResultPlace, value: Tensor) -> bool:
     return (
         place.stride == value.stride()
         and place.offset == value.storage_offset()

@@ -44,7 +44,7 @@ OTHERS = tuple(verb for verb in VERBS if verb != "launch")
 """What a wrapper with a recipe does not ask of the machine."""
 
 
-class Step(NamedTuple):
+class RecipeStep(NamedTuple):
     """One thing that a wrapper does, `wait_ns` of the host after the one before it.
 
     `device` is a device's index, `number` a storage's (those of the inputs come first), `size` its bytes, `sizes` those
@@ -64,7 +64,7 @@ class Step(NamedTuple):
     name: str = ""
 
 
-class Place(NamedTuple):
+class ResultPlace(NamedTuple):
     """Where a result of a wrapper lies, without its values: `tag` is its storage's, which has `nbytes`."""
 
     tag: Tag
@@ -75,11 +75,11 @@ class Place(NamedTuple):
     offset: int
 
 
-class Result(NamedTuple):
+class RecipeResult(NamedTuple):
     """A result in a recipe: the number of its storage, -1 on the host, and its place but for the tag."""
 
     number: int
-    place: Place
+    place: ResultPlace
 
 
 class Form(NamedTuple):
@@ -89,11 +89,11 @@ class Form(NamedTuple):
     tags: list[Tag]
 
 
-def place_of(tensor: Tensor) -> Place:
+def place_of(tensor: Tensor) -> ResultPlace:
     """The place of a dense tensor."""
     storage = storage_of(tensor)
     stride, offset = tensor.stride(), int(tensor.storage_offset())
-    return Place(storage._wt, storage.nbytes(), tensor.dtype, tuple(tensor.shape), stride, offset)
+    return ResultPlace(storage._wt, storage.nbytes(), tensor.dtype, tuple(tensor.shape), stride, offset)
 
 
 def form_of(state: State, inputs: Sequence[object]) -> Form | None:
@@ -121,13 +121,13 @@ def form_of(state: State, inputs: Sequence[object]) -> Form | None:
 
 
 class Recipe(NamedTuple):
-    """The steps of one form of calls, of so many storages, and their results: a `Result`, or an object as it is.
+    """The steps of one form of calls, of so many storages, and their results: a `RecipeResult`, or an object as it is.
 
     `products` are the devices of matrix products, whose workspaces must be there, `choices` those of the program that
     decide what libraries do.
     """
 
-    steps: list[Step]
+    steps: list[RecipeStep]
     storages: int
     results: list[object]
     products: frozenset[int]
@@ -161,10 +161,10 @@ class Recipe(NamedTuple):
             elif kind == BOUND:
                 found = devices[device]
                 found.at_most(found.allocator.memory_allocated() + size, name)
-        return [_placed(result, slots) if isinstance(result, Result) else result for result in self.results]
+        return [_placed(result, slots) if isinstance(result, RecipeResult) else result for result in self.results]
 
 
-def _placed(result: Result, slots: list[Tag | None]) -> Place:
+def _placed(result: RecipeResult, slots: list[Tag | None]) -> ResultPlace:
     tag = HOST_TAG if result.number < 0 else slots[result.number]
     assert tag is not None
     return result.place._replace(tag=tag)
@@ -185,14 +185,14 @@ class End:
         self.told(self.number)
 
 
-class Recording:
+class CallRecording:
     """Writes down what one call does. `spoilt` says that the call did something that recipes do not hold."""
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.host: HostThread = state.local.host
         self.thread = threading.get_ident()
-        self.steps: list[Step] = []
+        self.steps: list[RecipeStep] = []
         self.products: set[int] = set()
         self.spoilt = False
         self.open = True
@@ -238,7 +238,7 @@ class Recording:
             for part, names, around in watched:
                 turns.unwatch(part, names, around)
             state.observers.leave(placed=self._given)
-            self._add(Step(END, 0))
+            self._add(RecipeStep(END, 0))
             self.open = False
 
     def recipe(self, results: Sequence[object]) -> Recipe | None:
@@ -255,12 +255,12 @@ class Recording:
                 number = -1 if place.tag is HOST_TAG else numbers.get(id(place.tag), -2)
                 if number < -1:
                     return None
-                found.append(Result(number, place._replace(tag=HOST_TAG)))
+                found.append(RecipeResult(number, place._replace(tag=HOST_TAG)))
             else:
                 found.append(result)
         return Recipe(self.steps, len(self._tags), found, frozenset(self.products), _choices(self.state))
 
-    def _add(self, step: Step, begin_ns: int | None = None) -> None:
+    def _add(self, step: RecipeStep, begin_ns: int | None = None) -> None:
         """A step begins, and what the host did before it was part of none."""
         if step.kind != TAKE and self._asked_ns is not None:
             self.spoil()  # the memory is no storage's
@@ -288,7 +288,7 @@ class Recording:
     def _launched(self, verb: Callable[..., int], host: HostThread, stream: Stream, cost: Cost, site: int = 0) -> int:
         if not self._ours():
             return verb(host, stream, cost, site)
-        self._add(Step(LAUNCH, 0, stream.device, cost=cost))
+        self._add(RecipeStep(LAUNCH, 0, stream.device, cost=cost))
         end = verb(host, stream, cost, site)
         self._launch = len(self.steps) - 1, stream
         self._since_ns = host.now_ns
@@ -307,7 +307,7 @@ class Recording:
 
     def _given(self, storage: Storage, index: int, tag: Tag) -> None:
         if self._ours():
-            self._add(Step(TAKE, 0, index, len(self._tags), tag.size), self._asked_ns)
+            self._add(RecipeStep(TAKE, 0, index, len(self._tags), tag.size), self._asked_ns)
             self._asked_ns = None
             self._since_ns = self.host.now_ns
             self.hang_on(storage, tag)
@@ -317,7 +317,7 @@ class Recording:
     ) -> None:
         if not self._ours():
             return verb(device, stream, sizes, spare)
-        self._add(Step(BORROW, 0, device.index, sizes=sizes, spare=spare))
+        self._add(RecipeStep(BORROW, 0, device.index, sizes=sizes, spare=spare))
         self._borrows = True
         try:
             verb(device, stream, sizes, spare)
@@ -327,12 +327,12 @@ class Recording:
 
     def _bounded(self, device: Device, verb: Callable[..., None], size: int, name: str) -> None:
         if self._ours():
-            self._add(Step(BOUND, 0, device.index, size=size - device.allocator.memory_allocated(), name=name))
+            self._add(RecipeStep(BOUND, 0, device.index, size=size - device.allocator.memory_allocated(), name=name))
         verb(size, name)
 
     def _ended(self, number: int) -> None:
         if self.open and self._ours():
-            self._add(Step(LEAVE, 0, number=number))
+            self._add(RecipeStep(LEAVE, 0, number=number))
 
 
 class Recipes:
@@ -358,13 +358,13 @@ class Recipes:
         if recipe is not None:
             self.known[form.key] = recipe
 
-    def recording(self, form: Form) -> Recording | None:
+    def recording(self, form: Form) -> CallRecording | None:
         """What writes down the call that follows; None where none is to be written."""
         calls = self.calls.get(form.key, 0)
         if calls > TRIES or (not calls and len(self.calls) >= MOST_FORMS):
             return None
         self.calls[form.key] = calls + 1
-        return Recording(self.state) if calls else None  # at the first call some things happen that do not later
+        return CallRecording(self.state) if calls else None  # at the first call some things happen that do not later
 
 
 def _unwatched(state: State) -> bool:

@@ -19,12 +19,12 @@ from torch._ops import HigherOrderOperator
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.torch.compiled.answers import Answers, about, keyed, shape_of
-from windtunnel.seam.torch.compiled.higher_order import EVALUATE, WITHOUT_WRAPPING, Context
-from windtunnel.seam.torch.dispatch.assumptions import KEEP_SHAPES, refusal
+from windtunnel.seam.torch.compiled.higher_order import EVALUATE, WITHOUT_WRAPPING, Evaluation
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.plans.call import Arguments, OpOverload
 from windtunnel.seam.torch.plans.halves import FULL, HALVES
 from windtunnel.seam.torch.plans.plan import BUILT_IN, tensors_in
+from windtunnel.seam.torch.rehearsal.assumptions import KEEP_SHAPES, refusal
 from windtunnel.seam.torch.tags import device_of, is_physically_meta
 
 Tensor = torch.Tensor
@@ -166,7 +166,7 @@ def _target(dispatch: Dispatch, answers: Answers, node: fx.Node) -> Callable[...
         if evaluate is None:
             raise UnsupportedGraph(target.name())
         answers.needed = True
-        context = Context(dispatch, answers, keyed(node), partial(_operator, dispatch))
+        context = Evaluation(dispatch, answers, keyed(node), partial(_operator, dispatch))
         return Named(partial(evaluate, context), target.name())
     if isinstance(target, OpOverload):
         special = RANDOM.get(target.name())

@@ -51,7 +51,7 @@ class Slot(NamedTuple):
         return torch.empty(0, dtype=self.dtype, device="cpu").set_(storage, self.offset, self.shape, self.stride)
 
 
-class Step(NamedTuple):
+class CapturedOperator(NamedTuple):
     """One operator of a graph; `results` are where its fresh results go, `grad` whether gradients were wanted then.
 
     `drawn` is the generator, by its address, and the place that it draws from: programs exchange it between operators.
@@ -74,7 +74,7 @@ class CaptureMode(Above):
         self.generator = generator
         self.places = places
         self.pool = pool
-        self.steps: list[Step] = []
+        self.steps: list[CapturedOperator] = []
         self.saved: dict[int, tuple[Storage, Tensor]] = {}
         self.own: dict[int, Storage] = {}  # by identity
         self.reads: weakref.WeakKeyDictionary[Tag, None] = weakref.WeakKeyDictionary()
@@ -216,7 +216,7 @@ class CaptureMode(Above):
         grad = torch.is_grad_enabled()
         places = tuple(map(self._slots, args))
         named = {name: self._slots(value) for name, value in kwargs.items()}
-        self.steps.append(Step(plan, func, places, named, results, grad, drawn))
+        self.steps.append(CapturedOperator(plan, func, places, named, results, grad, drawn))
 
     def _use_all(self, plan: Plan, args: Arguments, kwargs: Keywords, out: Result, written: list[Tensor]) -> None:
         """Note the memory that the graph reads and writes."""

@@ -34,7 +34,7 @@ OF_VALUES = re.compile(
 dimension has no elements at all is seen on the host (AdvancedIndex in TensorAdvancedIndexing.cpp)."""
 
 
-class Failure:
+class AssertFailure:
     """What a kernel found: work `epoch` of `stream`. `surfaced` once the host has heard of it.
 
     `text` and `name` are CUDA's of the error, `note` is what we add to it.
@@ -126,7 +126,7 @@ def fail(dispatch: Dispatch, plan: Plan, error: Exception, stream: Stream, epoch
     detail = (("operator", plan.name), ("found", str(error).splitlines()[0]))
     machine.note(state.local.host, Note("device-assert", machine.trace.sites[state.site()], detail))
     if state.failure is None:
-        state.failure = Failure(dispatch, stream, epoch)
+        state.failure = AssertFailure(dispatch, stream, epoch)
 
 
 def _anything(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:

@@ -25,7 +25,7 @@ from windtunnel.machine.clock import HostThread
 from windtunnel.machine.machine import Cost
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.torch.dispatch.asserts import Failure
+from windtunnel.seam.torch.dispatch.asserts import AssertFailure
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.dispatch.observed import observe
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Types
@@ -42,7 +42,7 @@ WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Whole numbers as large as an element, whose bits are an element's."""
 
 
-class Lost(Failure):
+class Lost(AssertFailure):
     """A device that has failed with an error of CUDA's."""
 
     def __init__(self, dispatch: Dispatch, stream: Stream, text: str, name: str) -> None:

@@ -28,7 +28,7 @@ from windtunnel.seam.torch.state.state import State
 if TYPE_CHECKING:
     from windtunnel.machine.clock import HostThread
 
-    class Thread(threading.Thread):
+    class ProgramThread(threading.Thread):
         """A thread of the program, with its clock while it runs."""
 
         _wt_host: HostThread | None
@@ -88,11 +88,11 @@ class Threads:
         state, mode, modes = self.state, self.mode, self._modes
         machine = state.machine
 
-        def start(self: Thread) -> None:
+        def start(self: ProgramThread) -> None:
             self._wt_host = machine.fork(state.host())
             stock_start(self)
 
-        def join(self: Thread, timeout: float | None = None) -> None:
+        def join(self: ProgramThread, timeout: float | None = None) -> None:
             stock_join(self, timeout)
             child = getattr(self, "_wt_host", None)
             if child is not None and not self.is_alive():

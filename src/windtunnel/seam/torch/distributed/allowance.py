@@ -12,7 +12,7 @@ from typing import Protocol
 NOTHING = timedelta()
 
 
-class Options(Protocol):
+class GroupOptions(Protocol):
     """What a program may set on a group."""
 
     _timeout: timedelta
@@ -24,7 +24,7 @@ class Allowance:
     What is added counts for every call until the first of them, which owns it, is done on the device.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: GroupOptions) -> None:
         self._options = options
         self._added = NOTHING
         self._owned: list[tuple[int, timedelta]] = []  # when its owner is done, and how much

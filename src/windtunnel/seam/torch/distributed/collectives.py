@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from windtunnel.machine.stream import Stream
-from windtunnel.seam.torch.dispatch.asserts import Failure
+from windtunnel.seam.torch.dispatch.asserts import AssertFailure
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.distributed import played
 from windtunnel.seam.torch.distributed.described import Described, reduction_of
@@ -209,7 +209,7 @@ def _check_nan(dispatch: Dispatch, group: Group, stream: Stream, what: tuple[str
     with torch._C._DisableTorchDispatch():
         found = any(tensor.is_floating_point() and bool(tensor.detach().isnan().any()) for tensor in sent)
     if found:
-        dispatch.state.failure = Failure(dispatch, stream, stream.epoch, note=NAN.format(name=name))
+        dispatch.state.failure = AssertFailure(dispatch, stream, stream.epoch, note=NAN.format(name=name))
 
 
 def stream_of(dispatch: Dispatch, group: Group, device: int, asynchronous: bool) -> Stream | None:

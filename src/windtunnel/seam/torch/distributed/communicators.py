@@ -85,7 +85,7 @@ def wire_tag(pair: bool, number: int, size: int) -> int:
     return NCCL_TAGS | int.from_bytes(digest, "little") % NCCL_TAGS
 
 
-class Store(Protocol):
+class PartyStore(Protocol):
     """What is asked of the store by which the ranks of a group find one another."""
 
     def set(self, key: str, value: str, /) -> None: ...
@@ -96,13 +96,13 @@ class Store(Protocol):
 class Party(NamedTuple):
     """Who makes a communicator: this rank and the others under their names in the store, and the call that it is."""
 
-    store: Store
+    store: PartyStore
     mine: str
     others: Sequence[str]
     channel: Channel
 
 
-class Watch(Protocol):
+class CallWatch(Protocol):
     """What is asked of the watch over the ranks' calls."""
 
     def called(self, channel: Channel, operation: Operation, site: int, state: State, /) -> int: ...
@@ -117,7 +117,7 @@ class Joins:
     collective, which keeps the host waiting here alone, may have to come in between.
     """
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: CallWatch) -> None:
         self._watch = watch
         self._begun: list[Communicator] = []
 

@@ -45,7 +45,7 @@ making: list[Sequence[int]] = []
 """The ranks of the group that is being made, which gloo's backend is not told."""
 
 
-class Group(Protocol):
+class PlayedGroup(Protocol):
     """What is asked of a process group here."""
 
     ranks: tuple[int, ...]
@@ -56,7 +56,7 @@ class Group(Protocol):
     carrier: Carrier
 
 
-class Groups(Protocol):
+class AllGroups(Protocol):
     """What is asked of all groups."""
 
     fold: Fold | None
@@ -144,7 +144,7 @@ def _present(fold: Fold, stock: Callable[..., object]) -> Callable[..., object]:
 # ---------------------------------------------------------------------------------------------- calls
 
 
-def require_even(groups: Groups, group: Group, operation: Operation) -> None:
+def require_even(groups: AllGroups, group: PlayedGroup, operation: Operation) -> None:
     """Play all ranks of a group in which each pair exchanges a size of its own."""
     if groups.fold is None or not group.is_partial or operation.name not in BY_PAIR:
         return
@@ -152,7 +152,7 @@ def require_even(groups: Groups, group: Group, operation: Operation) -> None:
         need(groups.fold, "alone", group.ranks, f"{operation.name} at {groups.line} moves unequal parts")
 
 
-def require_played(groups: Groups, group: Group, peer: int) -> None:
+def require_played(groups: AllGroups, group: PlayedGroup, peer: int) -> None:
     """Represent a group one of whose members is sent a message, or asked for one, that nobody plays."""
     fold = groups.fold
     if fold is None or not group.is_partial:
@@ -171,7 +171,7 @@ def require_played(groups: Groups, group: Group, peer: int) -> None:
 class Voices:
     """What each member of a partial group brings to a collective: the absent ones what their class does."""
 
-    def __init__(self, fold: Fold, group: Group, what: str) -> None:
+    def __init__(self, fold: Fold, group: PlayedGroup, what: str) -> None:
         self.fold = fold
         self.group = group
         self.what = what
@@ -242,7 +242,7 @@ def reduced(parts: Sequence[Tensor], reduction: str) -> Tensor:
     return made
 
 
-def write(groups: Groups, group: Group, name: str, named: Keywords, reduction: str) -> None:
+def write(groups: AllGroups, group: PlayedGroup, name: str, named: Keywords, reduction: str) -> None:
     """Write the values of the collective `name` of c10d, whose arguments are `named`."""
     short, fold = name.partition("::")[2], groups.fold
     assert fold is not None
@@ -288,7 +288,7 @@ def _of_root(voices: Voices, root: int, tensor: Tensor) -> Tensor:
     return met[group.present.index(root)]
 
 
-def functional(groups: Groups, group: Group, name: str, named: Keywords) -> object:
+def functional(groups: AllGroups, group: PlayedGroup, name: str, named: Keywords) -> object:
     """The result of the functional collective `name`."""
     short, fold = name.partition("::")[2], groups.fold
     assert fold is not None

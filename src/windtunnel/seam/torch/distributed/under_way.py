@@ -28,7 +28,7 @@ COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 """Namespaces of operators whose handlers know themselves whether they wait."""
 
 
-class Group(Protocol):
+class CarriedGroup(Protocol):
     """What is asked of a process group here: the latest of its calls that a thread carries."""
 
     last: UnderWay | None
@@ -42,7 +42,7 @@ class UnderWay:
 
     def __init__(
         self,
-        group: Group,
+        group: CarriedGroup,
         entry: int,
         carry: Callable[[], int],
         finish: Callable[[int], None],

@@ -12,7 +12,7 @@ from windtunnel import exits
 from windtunnel.compiler import clang, stubs
 from windtunnel.seam import cuda_driver, foreign_kernels
 from windtunnel.seam.cuda_runtime.driver_api import CREATE_DESCRIBED, DriverApi
-from windtunnel.seam.cuda_runtime.entries import SUFFIX, Entries, Row
+from windtunnel.seam.cuda_runtime.entries import SUFFIX, Entries, Export
 from windtunnel.seam.cuda_runtime.memory import put
 from windtunnel.seam.cuda_runtime.nvrtc import Nvrtc
 from windtunnel.seam.patching import Patch
@@ -31,9 +31,9 @@ def driver() -> DriverApi | None:
         return None
     found = _of.get(state)
     if found is None:
-        devices = cuda_driver.Driver(state.machine, state.cuda_version)
+        devices = cuda_driver.DriverFunctions(state.machine, state.cuda_version)
         found = _of[state] = DriverApi(process_of(state).driver, devices)
-        found.table["cuGetProcAddress"] = Row("qqiqq", _lookup)
+        found.table["cuGetProcAddress"] = Export("qqiqq", _lookup)
     return found
 
 
@@ -53,7 +53,7 @@ def _lookup(symbol: int, out: int, version: int, flags: int, status: int) -> int
     return 0 if found else NOT_FOUND
 
 
-class Library:
+class DriverLibrary:
     """`libcuda.so.1` as ctypes has it: its functions are attributes."""
 
     _name = cuda_driver.LIBRARIES[1]

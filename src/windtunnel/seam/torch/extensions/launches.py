@@ -15,8 +15,8 @@ from windtunnel.errors import UnsupportedError
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.cuda_runtime import errors
 from windtunnel.seam.cuda_runtime.addresses import Allocation
-from windtunnel.seam.cuda_runtime.limits import Shape
-from windtunnel.seam.cuda_runtime.modules import Function
+from windtunnel.seam.cuda_runtime.limits import LaunchShape
+from windtunnel.seam.cuda_runtime.modules import KernelFunction
 from windtunnel.seam.cuda_runtime.names import demangled, parameter_names
 from windtunnel.seam.torch.dispatch import asserts
 from windtunnel.seam.torch.dispatch.launched import Again, Capturing, LaunchPlan
@@ -51,7 +51,7 @@ Ranges = Iterable[tuple[int, int]]
 class Launched:
     """One launch with the values of its arguments, which a graph keeps."""
 
-    def __init__(self, launcher: Launcher, function: Function, shape: Shape, arguments: bytes) -> None:
+    def __init__(self, launcher: Launcher, function: KernelFunction, shape: LaunchShape, arguments: bytes) -> None:
         self.launcher = launcher
         self.function = function
         self.shape = shape
@@ -104,38 +104,38 @@ class Launcher:
     def __init__(self, state: State, addresses: TensorAddresses) -> None:
         self.state = state
         self.addresses = addresses
-        self._seen: Counter[tuple[str, Shape]] = Counter()
+        self._seen: Counter[tuple[str, LaunchShape]] = Counter()
 
-    def launch(self, function: Function, shape: Shape, arguments: bytes, stream: Stream) -> None:
+    def launch(self, function: KernelFunction, shape: LaunchShape, arguments: bytes, stream: Stream) -> None:
         """Compute a kernel, and put it on a stream: now, and in each replay of the graph that is captured."""
         if self.state.no_data:
             raise UnsupportedError(
                 f"the CUDA kernel {demangled(function.name)!r} needs values to run on, and a rehearsal without data "
                 "has none: run it with data"
             )
-        made = Launched(self, function, shape, arguments)
+        launched = Launched(self, function, shape, arguments)
         dispatch = emulation()
         if dispatch is None or dispatch.recorder is None or stream.capture is None:  # another stream's work runs now
-            made.submit(stream)
+            launched.submit(stream)
             return
         pointers = self._pointers(function.kernel, arguments)
         with torch._C._DisableTorchDispatch():  # these are no operators of the program
-            known = [(found, self.addresses.tensor(found)) for found in pointers]
-        captured = [found for found, tensor in known if tensor is not None]
-        tensors = tuple(tensor for _, tensor in known if tensor is not None)
+            pairs = [(allocation, self.addresses.tensor(allocation)) for allocation in pointers]
+        captured = [allocation for allocation, tensor in pairs if tensor is not None]
+        tensors = tuple(tensor for _, tensor in pairs if tensor is not None)
 
         def compute(*_: torch.Tensor) -> list[int]:
-            written = made.submit(stream)
+            written = launched.submit(stream)
             return [at for at, memory in enumerate(captured) if memory.start in written]
 
-        def repeat(*given: torch.Tensor) -> None:
-            made.repeat(stream, captured, given)
+        def repeat(*replayed: torch.Tensor) -> None:
+            launched.repeat(stream, captured, replayed)
 
         again = LaunchPlan(Again(f"cuda::{demangled(function.name)}", repeat))
         capturing: Capturing = dispatch.recorder  # type: ignore[assignment]
         capturing.launched(again, compute, tensors)
 
-    def compute(self, function: Function, shape: Shape, arguments: bytes) -> ptx.Launch:
+    def compute(self, function: KernelFunction, shape: LaunchShape, arguments: bytes) -> ptx.Launch:
         """The values of a launch, and what it did."""
         pointers = self._pointers(function.kernel, arguments)
         checks = self._checks(function, shape)
@@ -154,7 +154,7 @@ class Launcher:
             for allocation in pointers:
                 self.addresses.take_back(allocation)
 
-    def _checks(self, function: Function, shape: Shape) -> ptx.Checks:
+    def _checks(self, function: KernelFunction, shape: LaunchShape) -> ptx.Checks:
         key = function.name, shape
         self._seen[key] += 1
         asked: ptx.Checks = self.state.check_kernels
@@ -179,7 +179,7 @@ class Launcher:
 
     # ------------------------------------------------------------------ what is wrong
 
-    def judge(self, function: Function, result: ptx.Launch, stream: Stream) -> None:
+    def judge(self, function: KernelFunction, result: ptx.Launch, stream: Stream) -> None:
         state, machine = self.state, self.state.machine
         launched = str(machine.trace.sites[state.site()])
         name = demangled(function.name)
@@ -207,7 +207,7 @@ class Launcher:
         note = f"in the CUDA kernel {name!r}"
         if last is not None:
             note = f"{last.file}:{last.line}: {last.message}, {note}"
-        self.state.failure = asserts.Failure(dispatch, stream, stream.epoch, error.text, error.name, note)
+        self.state.failure = asserts.AssertFailure(dispatch, stream, stream.epoch, error.text, error.name, note)
 
 
 def _print(text: str) -> None:

@@ -15,7 +15,7 @@ from windtunnel.compiler import clang, nvvm
 from windtunnel.compiler.kernels import compile_text
 from windtunnel.seam import foreign_kernels
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.torch.extensions.driver_library import Library
+from windtunnel.seam.torch.extensions.driver_library import DriverLibrary
 
 LAYOUT = (
     "e-p:64:64:64-i1:8:8-i8:8:8-i16:16:16-i32:32:32-i64:64:64-i128:128:128-f32:32:32-f64:64:64-v16:16:16-v32:32:32-"
@@ -98,7 +98,7 @@ def _numba(module: ModuleType) -> list[Patch]:
     driver, compiler, source = (importlib.import_module(f"{name}.{part}") for part in ("driver", "nvvm", "nvrtc"))
     jit = _with_lines(module.jit)
     return [
-        Patch(driver.driver, "lib", Library()),
+        Patch(driver.driver, "lib", DriverLibrary()),
         Patch(driver.driver, "is_initialized", False),
         Patch(driver.driver, "initialization_error", None),
         Patch(compiler, "NVVM", Nvvm),

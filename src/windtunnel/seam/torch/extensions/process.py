@@ -11,10 +11,10 @@ from windtunnel.machine.clock import HostThread
 from windtunnel.machine.memory.blocks import Block
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.cuda_runtime import errors
-from windtunnel.seam.cuda_runtime.driver import Driver
-from windtunnel.seam.cuda_runtime.limits import Shape
+from windtunnel.seam.cuda_runtime.driver import HostCodeDriver
+from windtunnel.seam.cuda_runtime.limits import LaunchShape
 from windtunnel.seam.cuda_runtime.memory import Pages
-from windtunnel.seam.cuda_runtime.modules import Function, Modules
+from windtunnel.seam.cuda_runtime.modules import KernelFunction, Modules
 from windtunnel.seam.torch.extensions.launches import Launcher, words
 from windtunnel.seam.torch.extensions.tensors import TensorAddresses
 from windtunnel.seam.torch.plans.messages import cuda_error
@@ -34,7 +34,7 @@ class TorchProcess:
         self.state = state
         self.machine = state.machine
         self.addresses = TensorAddresses(state)
-        self.driver = Driver(self, modules)
+        self.driver = HostCodeDriver(self, modules)
         self.launcher = Launcher(state, self.addresses)
         state.notes.at_end.append(self.driver.tell)
         state.memory.outside = self.memory_at
@@ -113,7 +113,7 @@ class TorchProcess:
         known = errors.by_name().get(getattr(failure, "name", ""))
         return errors.LAUNCH_FAILURE if known is None else known.code
 
-    def launch(self, function: Function, shape: Shape, arguments: bytes, stream: Stream) -> None:
+    def launch(self, function: KernelFunction, shape: LaunchShape, arguments: bytes, stream: Stream) -> None:
         """Compute a kernel, and put it on a stream."""
         given = bytearray(arguments)
         for offset, address in words(function.kernel, arguments):

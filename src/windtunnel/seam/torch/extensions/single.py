@@ -14,8 +14,8 @@ from windtunnel.compiler.clang import CompileError
 from windtunnel.compiler.kernels import compile_text, in_program
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.cuda_runtime import errors, limits
-from windtunnel.seam.cuda_runtime.limits import Shape
-from windtunnel.seam.cuda_runtime.modules import Binary, Function
+from windtunnel.seam.cuda_runtime.limits import LaunchShape
+from windtunnel.seam.cuda_runtime.modules import Binary, KernelFunction
 from windtunnel.seam.cuda_runtime.names import demangled
 from windtunnel.seam.foreign_kernels import INSTEAD, WHY
 from windtunnel.seam.patching import Patch
@@ -35,7 +35,7 @@ COMPUTED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 """Types whose elements jiterator computes in another (at::opmath_type)."""
 
 
-def compiled(state: State, source: str, name: str, options: Sequence[str] = ()) -> Function:
+def compiled(state: State, source: str, name: str, options: Sequence[str] = ()) -> KernelFunction:
     """A kernel of a source.
 
     Raises:
@@ -57,14 +57,14 @@ def compiled(state: State, source: str, name: str, options: Sequence[str] = ()) 
     wanted = name.replace(" ", "")
     for known in binary.module.kernels:
         if known == name or demangled(known).replace(" ", "") == wanted:
-            return Function(binary, known)
+            return KernelFunction(binary, known)
     raise RuntimeError(f"CUDA error: named symbol not found: the source has no __global__ function {name!r}")
 
 
 class CompiledKernel:
     """What `torch.cuda._compile_kernel` returns."""
 
-    def __init__(self, state: State, function: Function) -> None:
+    def __init__(self, state: State, function: KernelFunction) -> None:
         self._state = state
         self._function = function
         self._max_shared_mem_bytes = 0
@@ -88,7 +88,7 @@ class CompiledKernel:
                 "kernel.set_shared_memory_config(shared_mem) after compilation and before launching the kernel."
             )
         found = stream_of(state, torch.cuda.current_stream() if stream is None else stream)
-        shape = Shape(_three(grid), _three(block), shared_mem)
+        shape = LaunchShape(_three(grid), _three(block), shared_mem)
         kernel = self._function.kernel
         refused = limits.refusal(
             shape, state.device(found.device).gpu, kernel.max_threads, kernel.shared_bytes,
@@ -180,7 +180,7 @@ def elementwise(
     if size:
         addresses = process_of(state).addresses
         values = [struct.pack("<Q", addresses.of(tensor)) for tensor in (*given, *results)] + [struct.pack("<q", size)]
-        shape = Shape((-(-size // 128), 1, 1), (128, 1, 1), 0)
+        shape = LaunchShape((-(-size // 128), 1, 1), (128, 1, 1), 0)
         found = stream_of(state, torch.cuda.current_stream())
         process_of(state).launcher.launch(function, shape, laid_out(function.kernel, values), found)
     return results[0] if outputs == 1 else tuple(results)

@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.dispatch.shape_functions import SHAPES
 from windtunnel.seam.torch.kernels import attention_checks as checks
 from windtunnel.seam.torch.kernels import attention_choice as choice
 from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords, OpOverload, Result
 from windtunnel.seam.torch.plans.halves import HALVES
 from windtunnel.seam.torch.plans.plan import Plan, tensors_in
+from windtunnel.seam.torch.rehearsal.shape_functions import SHAPES
 from windtunnel.seam.torch.state.positions import MASK, MIXER
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import VERSION, device_of, disable_torch_function
@@ -30,7 +30,6 @@ LIFTS = VERSION >= (2, 14)
 """From torch 2.14 on tensors of three dimensions get a fourth one, and so a fused kernel."""
 MASK_ALIGNMENT = 8
 """Elements to which a mask's rows are padded for the memory-efficient kernel, where its strides are no multiples."""
-LSE_ALIGNMENT = 32
 
 
 def composite(

@@ -15,7 +15,7 @@ import torch
 
 from windtunnel.seam.torch.dispatch.parts import COMPOSITE
 from windtunnel.seam.torch.kernels.mode_dependent import placed
-from windtunnel.seam.torch.kernels.substitutes import Kernel, substituted
+from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel, substituted
 from windtunnel.seam.torch.plans.call import Arguments, OpOverload
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of
@@ -51,7 +51,7 @@ def one_hot(state: State, func: OpOverload, input: Tensor, num_classes: int = -1
     return zeros.scatter_(-1, input.unsqueeze(-1), 1)
 
 
-class Converting(Kernel):
+class Converting(SubstituteKernel):
     """A kernel that converts between float16 and float32 itself, made of the CPU's, which does not."""
 
     def __call__(self, first: Tensor, *rest: object) -> object:

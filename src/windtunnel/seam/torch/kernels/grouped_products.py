@@ -18,7 +18,7 @@ from windtunnel.errors import UnsupportedError
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.kernels import scaled_checks as checks
 from windtunnel.seam.torch.kernels.scaled_products import decoded, device_in, named, unswizzled
-from windtunnel.seam.torch.kernels.substitutes import Kernel
+from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
 from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.type_names import scalar_type
@@ -71,7 +71,7 @@ def result_like(one: Tensor, two: Tensor, ends: Tensor | None, dtype: torch.dtyp
     return torch.empty_strided(size, strides, dtype=dtype, device=one.device)
 
 
-class Grouped(Kernel):
+class Grouped(SubstituteKernel):
     """aten::_grouped_mm: PyTorch's own, and its shape where there are no values."""
 
     def __call__(self, *args: object, **kwargs: object) -> object:
@@ -121,7 +121,7 @@ def _offsets(one: Tensor, two: Tensor, ends: Tensor | None, words: str, error: t
             raise error("Offsets have to be int32")
 
 
-class ScaledGrouped(Kernel):
+class ScaledGrouped(SubstituteKernel):
     """Both versions of `torch._scaled_grouped_mm`, once a call is known to be allowed."""
 
     def __init__(self, func: OpOverload, kind: str) -> None:

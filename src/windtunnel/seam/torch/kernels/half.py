@@ -16,7 +16,7 @@ from torch._prims_common.wrappers import _maybe_resize_out
 
 from windtunnel.operators.card import stating
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.kernels.substitutes import Kernel, substituted
+from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel, substituted
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
 from windtunnel.seam.torch.plans.halves import HALVES, narrow, wide
 from windtunnel.seam.torch.plans.plan import Plan, tensors_in
@@ -30,7 +30,7 @@ PLAIN = frozenset({torch.ops.aten.round.default, torch.ops.aten.round_.default, 
 """Their overloads that the CPU has: only rounding to decimals is missing."""
 
 
-class Widened(Kernel):
+class Widened(SubstituteKernel):
     """An operator whose half precision tensors are made float32 on the way in, and its results half on the way out."""
 
     def __init__(self, func: OpOverload, dtype: torch.dtype) -> None:

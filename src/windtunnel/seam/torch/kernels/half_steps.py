@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from torch._prims_common.wrappers import _maybe_resize_out
 
-from windtunnel.seam.torch.kernels.substitutes import Kernel, substituted
+from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel, substituted
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
 from windtunnel.seam.torch.plans.halves import HALVES, wide
 
@@ -101,7 +101,7 @@ ROUNDING = ("threshold", "threshold_", "threshold_backward", "hardshrink", "hard
 """What only has its numbers rounded: no more than one step follows."""
 
 
-class Stepwise(Kernel):
+class Stepwise(SubstituteKernel):
     """A loss, step by step."""
 
     def __init__(self, func: OpOverload, steps: Steps) -> None:
@@ -115,7 +115,7 @@ class Stepwise(Kernel):
         return _maybe_resize_out(outs[0], made.shape).copy_(made) if outs else made
 
 
-class Rounding(Kernel):
+class Rounding(SubstituteKernel):
     """The operator with its numbers in a half precision type."""
 
     def __init__(self, func: OpOverload, dtype: torch.dtype) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.dispatch.moves import fetch
-from windtunnel.seam.torch.kernels.substitutes import Kernel, substituted
+from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel, substituted
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
 from windtunnel.seam.torch.plans.dtypes import INTEGERS, WIDE
 from windtunnel.seam.torch.plans.plan import Plan
@@ -19,7 +19,7 @@ Tensor = torch.Tensor
 NAME = "aten::histc"
 
 
-class OfIntegers(Kernel):
+class OfIntegers(SubstituteKernel):
     """`histc` of integers, counted in float64, where each is exact."""
 
     def __call__(self, tensor: Tensor, *args: object, out: Tensor | None = None, **kwargs: object) -> object:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 
 from windtunnel.seam.torch.kernels.attention_checks import UNTOLD
-from windtunnel.seam.torch.kernels.substitutes import Kernel, substituted
+from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel, substituted
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
 
 Tensor = torch.Tensor
@@ -127,7 +127,7 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
 }
 
 
-class WithIntegers(Kernel):
+class WithIntegers(SubstituteKernel):
     """One of these functions in its operator's place."""
 
     def __call__(self, *args: object, **kwargs: object) -> object:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from windtunnel.seam.torch.kernels.substitutes import Kernel, substituted
+from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel, substituted
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
 from windtunnel.seam.torch.plans.halves import HALVES, narrow, wide
 from windtunnel.seam.torch.tags import device_of
@@ -18,7 +18,7 @@ PARAMETERS = {"aten::native_layer_norm": slice(2, 4), "aten::native_layer_norm_b
 """By operator: where weight and bias stand among its arguments."""
 
 
-class Forward(Kernel):
+class LayerNorm(SubstituteKernel):
     """The result in the input's type, the statistics in float32."""
 
     def __call__(self, x: torch.Tensor, shape: list[int], *rest: object) -> object:
@@ -26,7 +26,7 @@ class Forward(Kernel):
         return narrow(out, x.dtype), *statistics
 
 
-class Backward(Kernel):
+class LayerNormBackward(SubstituteKernel):
     """Gradients that are rounded once."""
 
     def __call__(self, grad: torch.Tensor, x: torch.Tensor, *rest: object) -> object:
@@ -41,7 +41,7 @@ def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
             raise RuntimeError(f"expected scalar type {scalar_type(x.dtype)} but found {scalar_type(parameter.dtype)}")
     if x.dtype not in HALVES or x.is_meta:
         return func
-    return Backward(func) if backward else Forward(func)
+    return LayerNormBackward(func) if backward else LayerNorm(func)
 
 
 HANDLERS, VALUES = substituted(PARAMETERS, _kernel)

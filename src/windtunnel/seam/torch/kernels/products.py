@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch._prims_common.wrappers import _maybe_resize_out as resized
 
-from windtunnel.seam.torch.kernels.substitutes import Kernel, substituted
+from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel, substituted
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
 from windtunnel.seam.torch.plans.dtypes import FLOATING
 from windtunnel.seam.torch.plans.halves import HALVES, in_float32
@@ -34,7 +34,7 @@ PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
 OVERLOADS = ("dtype", "dtype_out")
 
 
-class WithDtype(Kernel):
+class WithDtype(SubstituteKernel):
     """A product of two tensors whose result has the dtype that is asked for, perhaps added to another tensor."""
 
     def __call__(self, *args: Any, out: Tensor | None = None, **scales: object) -> object:

@@ -27,7 +27,7 @@ OVER_ALL = Keys(Key.AutogradXPU)
 """The gradient of all devices that have no formula of their own."""
 
 
-class Place(NamedTuple):
+class Registration(NamedTuple):
     """An operator and a key of the CPU that a kernel of ours is under."""
 
     name: str
@@ -59,8 +59,8 @@ class Registered:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.on_cpu: dict[Place, Function] = {}
-        self.choosers: dict[Place, Chooser] = {}
+        self.on_cpu: dict[Registration, Function] = {}
+        self.choosers: dict[Registration, Chooser] = {}
         self.libraries: dict[str, torch.library.Library] = {}
 
     def begin(self) -> None:
@@ -68,7 +68,7 @@ class Registered:
         known: set[str] = torch.library._impls
         for namespace, name, key in (entry.split("/") for entry in sorted(known)):
             if key in ABOVE and namespace != "_":
-                place = Place(f"{namespace}::{name}", ABOVE[key])
+                place = Registration(f"{namespace}::{name}", ABOVE[key])
                 if f"{namespace}/{name}/{place.key}" in known:  # which is out of reach beneath ours
                     self.on_cpu[place] = _refuse(place)
                 self.choose(place)
@@ -76,19 +76,19 @@ class Registered:
     def add(self, name: str, key: str, function: Function, with_keyset: bool) -> None:
         """The program has registered a kernel."""
         if key in ABOVE.values():
-            place = Place(name, key)
+            place = Registration(name, key)
             self.on_cpu[place] = function if with_keyset else lambda keys, *args, **kwargs: function(*args, **kwargs)
             if place in self.choosers:
                 self.choose(place)
         elif key in ABOVE:
-            self.choose(Place(name, ABOVE[key]))
+            self.choose(Registration(name, ABOVE[key]))
         elif key == "CUDA" and name.split("::")[0] in BUILT_IN and not _is_pytorchs(function):
             self.state.overridden.add(name)
             self.state.plans.clear()
             if has_kernel(name, "CompositeImplicitAutograd"):  # of which a dispatch mode sees only the parts
-                self.choose(Place(name, "AutogradCPU"))
+                self.choose(Registration(name, "AutogradCPU"))
 
-    def choose(self, place: Place) -> None:
+    def choose(self, place: Registration) -> None:
         """Put a kernel of ours over what is under a key of the CPU."""
         chooser = self.choosers.setdefault(place, Chooser(self, place))
         namespace = place.name.split("::")[0]
@@ -111,7 +111,7 @@ class Registered:
 class Chooser:
     """The kernel of an operator under a key of the CPU, which hands each call to the kernel of its tensors' device."""
 
-    def __init__(self, owner: Registered, place: Place) -> None:
+    def __init__(self, owner: Registered, place: Registration) -> None:
         self.place = place
         self.owner = [owner]  # empty when the kernel is out: PyTorch keeps it for good, and it keeps no emulation
 
@@ -150,7 +150,7 @@ class Chooser:
         return func.redispatch(below, *args, **kwargs)
 
 
-def _refuse(place: Place) -> Function:
+def _refuse(place: Registration) -> Function:
     def refuse(*args: object, **kwargs: object) -> object:
         raise UnsupportedError(
             f"{place.name} has kernels under both {place.key} and CUDA's own key that were registered before the "

@@ -14,7 +14,7 @@ import torch
 
 from windtunnel.seam.torch.dispatch.parts import COMPOSITE
 from windtunnel.seam.torch.kernels.registered_gradients import ON_CUDA, Key, Keys
-from windtunnel.seam.torch.kernels.substitutes import Kernel, substituted
+from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel, substituted
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
 from windtunnel.seam.torch.plans.halves import narrow, wide
 from windtunnel.seam.torch.state.state import State
@@ -44,14 +44,14 @@ def below_autograd(tensor: Tensor) -> torch._C.DispatchKeySet:
     return (keys - C._dispatch_tls_local_exclude_set()) & WATCHING
 
 
-class Forward(Kernel):
+class RmsNorm(SubstituteKernel):
     """The CPU's parts; half precision is rounded once there as well."""
 
     def __call__(self, *args: object) -> object:
         return self.func._op_dk(COMPOSITE, *args)
 
 
-class Backward(Kernel):
+class RmsNormBackward(SubstituteKernel):
     """The gradients of input [*, *shape] and weight [*shape], or None for what `mask` leaves out; rounded once."""
 
     def __call__(
@@ -73,7 +73,7 @@ class Backward(Kernel):
 def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     if args[0].is_meta:
         return func
-    return Forward(func) if func is aten._fused_rms_norm.default else Backward(func)
+    return RmsNorm(func) if func is aten._fused_rms_norm.default else RmsNormBackward(func)
 
 
 GRADIENTS = {aten._fused_rms_norm.default: by_device} if FUSED else {}

@@ -16,7 +16,7 @@ import torch
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.kernels import scaled_checks as checks
-from windtunnel.seam.torch.kernels.substitutes import Kernel
+from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
 from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.tags import device_of
@@ -113,7 +113,7 @@ def rounded(made: Tensor, dtype: torch.dtype) -> Tensor:
     return made.to(dtype)
 
 
-class ScaledProduct(Kernel):
+class ScaledProduct(SubstituteKernel):
     """A product whose scales are known to fit."""
 
     def __init__(self, func: OpOverload, scales: checks.Scales, dtype: torch.dtype) -> None:
@@ -121,40 +121,42 @@ class ScaledProduct(Kernel):
         self.scales, self.dtype = scales, dtype
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        given = named(self.func, args, kwargs)
-        out: Tensor | None = given.get("out")
-        made = self.computed(given["self"], given["mat2"], given["bias"], given.get("scale_result"))
-        return made if out is None else out.resize_(made.shape).copy_(made)
+        arguments = named(self.func, args, kwargs)
+        out: Tensor | None = arguments.get("out")
+        result = self.computed(arguments["self"], arguments["mat2"], arguments["bias"], arguments.get("scale_result"))
+        return result if out is None else out.resize_(result.shape).copy_(result)
 
     def computed(self, one: Tensor, two: Tensor, bias: Tensor | None, scale_result: Tensor | None) -> Tensor:
         """The values; without data their shape."""
         if one.is_meta or not one.numel() or not two.numel():
             return torch.zeros(one.shape[0], two.shape[1], dtype=self.dtype, device=one.device)
-        made = product(one, two, self.scales)
+        result = product(one, two, self.scales)
         if bias is not None:
-            made = made + bias.float()
+            result = result + bias.float()
         if scale_result is not None and self.dtype in checks.EIGHTS:
-            made = made * scale_result
-        return rounded(made, self.dtype)
+            result = result * scale_result
+        return rounded(result, self.dtype)
 
 
 def chosen(dispatch: Dispatch, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> ScaledProduct:
     """The kernel of a call, which is refused where CUDA refuses it."""
-    given = named(func, args, kwargs)
+    arguments = named(func, args, kwargs)
     capability = dispatch.machine.devices[device].gpu.compute_capability
-    one, two, bias, fast = given["self"], given["mat2"], given["bias"], given["use_fast_accum"]
-    out: Tensor | None = given.get("out")
-    wanted: torch.dtype | None = given["out_dtype"]
-    if out is not None and wanted is not None and wanted is not out.dtype:
+    one, two, bias, fast = arguments["self"], arguments["mat2"], arguments["bias"], arguments["use_fast_accum"]
+    out: Tensor | None = arguments.get("out")
+    stated: torch.dtype | None = arguments["out_dtype"]
+    if out is not None and stated is not None and stated is not out.dtype:
         raise RuntimeError("out_dtype must match output matrix type")
-    dtype = out.dtype if out is not None else wanted
-    if "recipe_a" in given:
+    dtype = out.dtype if out is not None else stated
+    if "recipe_a" in arguments:
         dtype = torch.bfloat16 if dtype is None and one.dtype is checks.FOUR else dtype or one.dtype
-        scale, recipe, swizzle = ((given[f"{name}_a"], given[f"{name}_b"]) for name in ("scale", "recipe", "swizzle"))
+        scale, recipe, swizzle = (
+            (arguments[f"{name}_a"], arguments[f"{name}_b"]) for name in ("scale", "recipe", "swizzle")
+        )
         scales = checks.second_version(capability, one, two, scale, recipe, swizzle, bias, dtype, fast)
     else:
-        pair = given["scale_a"], given["scale_b"]
-        scales = checks.first_version(capability, one, two, *pair, bias, given["scale_result"], dtype, fast)
+        pair = arguments["scale_a"], arguments["scale_b"]
+        scales = checks.first_version(capability, one, two, *pair, bias, arguments["scale_result"], dtype, fast)
     return ScaledProduct(func, scales, dtype or one.dtype)
 
 

@@ -11,11 +11,11 @@ from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.tags import device_of
 
 Choose = Callable[[OpOverload, Arguments, Keywords], Any]
-"""The operator that it is given, or a `Kernel` in its place."""
+"""The operator that it is given, or a `SubstituteKernel` in its place."""
 Values = Callable[[Dispatch, Plan, OpOverload, Arguments, Keywords, int], object]
 
 
-class Kernel:
+class SubstituteKernel:
     """A kernel of ours in an operator's place, which counts as the operator does."""
 
     def __init__(self, func: OpOverload) -> None:

@@ -15,7 +15,7 @@ from windtunnel.seam.living import living
 from windtunnel.seam.torch.dispatch import observed
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.plans.plan import tensors_in
-from windtunnel.seam.torch.profiler.times import MARK, Death, Failure, Mark, Taken
+from windtunnel.seam.torch.profiler.times import MARK, Death, FailedRequest, SeamMark, Taken
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import Tag, storage_of, tag_of
 
@@ -41,11 +41,11 @@ class Recording:
         self.host = host
         self.of_memory = memory
         self.synchronizations = False
-        self.marks: list[Mark] = []
+        self.marks: list[SeamMark] = []
         self.memory: dict[tuple[int, int], Taken] = {}
         self.before: dict[int, Taken] = {}
         self.deaths: list[Death] = []
-        self.failures: list[Failure] = []
+        self.failures: list[FailedRequest] = []
         self._addresses: set[int] = set()
         self.allocated: list[int] = []
         self.off: list[int] = []
@@ -99,7 +99,7 @@ class Recording:
             return call(*args, **kwargs)
         local.marked = True
         rows, host = self.state.machine.trace.rows, local.host
-        mark = Mark(host.index, host.now_ns, len(rows))
+        mark = SeamMark(host.index, host.now_ns, len(rows))
         number = len(self.marks)
         self.marks.append(mark)
         schema = getattr(args[0], "_schema", None) if args else None
@@ -114,7 +114,7 @@ class Recording:
             mark.on_device = mark.on_device or mark.last > mark.first
             local.marked = False
 
-    def _look(self, mark: Mark, args: object, kwargs: object) -> None:
+    def _look(self, mark: SeamMark, args: object, kwargs: object) -> None:
         """See whether an operator has a tensor on a device, and which."""
         given = args, list(kwargs.values()) if isinstance(kwargs, dict) else ()
         for tensor in tensors_in(given):
@@ -145,7 +145,7 @@ class Recording:
     def _failed(self, device: int, size: int, total: int, free: int) -> None:
         allocator = self.state.device(device).allocator
         held = allocator.memory_allocated(), allocator.memory_reserved()
-        self.failures.append(Failure(self.state.local.host.now_ns, device, size, *held))
+        self.failures.append(FailedRequest(self.state.local.host.now_ns, device, size, *held))
 
     def _died(self, device: Device, block: Block) -> None:
         if block.address in self._addresses:

@@ -27,8 +27,8 @@ from windtunnel.seam.torch.profiler.events import (
     MemoryEvent,
 )
 from windtunnel.seam.torch.profiler.recording import Recording
-from windtunnel.seam.torch.profiler.times import MARK, Death, Mark, Spans, Taken, Timeline, spread
-from windtunnel.seam.torch.profiler.tree import Allocated, Fields, Node, Place, Tree
+from windtunnel.seam.torch.profiler.times import MARK, Death, SeamMark, Spans, Taken, Timeline, spread
+from windtunnel.seam.torch.profiler.tree import Allocated, Fields, Node, StockPlace, Tree
 from windtunnel.trace import kineto
 from windtunnel.trace.operation import Kind
 from windtunnel.trace.trace import Record
@@ -52,7 +52,7 @@ class Result:
         self._all = list(stock.events())
         self.records = list(_records(recording))
         self.modelled = recording.rows[1] > recording.rows[0]
-        marks: dict[int, list[tuple[_KinetoEvent, Mark]]] = defaultdict(list)
+        marks: dict[int, list[tuple[_KinetoEvent, SeamMark]]] = defaultdict(list)
         for event in self._all:
             if event.name().startswith(MARK):
                 marks[event.start_thread_id()].append((event, recording.marks[_number(event)]))
@@ -83,7 +83,7 @@ class Result:
 
     # ------------------------------------------------------------------ times
 
-    def _timeline(self, marks: list[tuple[_KinetoEvent, Mark]]) -> Timeline:
+    def _timeline(self, marks: list[tuple[_KinetoEvent, SeamMark]]) -> Timeline:
         begin, end = self.recording.host_ns
         points = [(self.trace_start_ns(), begin)]
         for event, mark in sorted(marks, key=lambda pair: int(pair[0].start_ns())):
@@ -291,7 +291,7 @@ class Result:
     def memory(self) -> dict[tuple[int, int], HostEvent | None]:
         """The "[memory]" events to show by (pointer, the profiler's ns); None for what the emulation did for itself."""
         events = {event.start_ns(): event for event in self._all if event.name() == MEMORY}
-        found: dict[tuple[int, int], HostEvent | None] = {}
+        visible: dict[tuple[int, int], HostEvent | None] = {}
         living = dict(self.recording.before)
         passing: dict[int, tuple[int, tuple[int, int]]] = {}  # made for a kernel's sake; shown when it outlives it
         for place in sorted(self.tree.places, key=lambda place: int(place.event.start_time_ns)):
@@ -301,25 +301,25 @@ class Result:
                 continue
             key, mark = (pointer, time), place.mark
             moment = self._memory_moment(place)
-            found[key] = HostEvent(event, moment, moment)
+            visible[key] = HostEvent(event, moment, moment)
             if event.nbytes() < 0:  # type: ignore[attr-defined]  # the stub lacks it
-                given = living.pop(pointer, None)
-                made = passing.pop(pointer, None)
-                if given is not None:
-                    found[key] = MemoryEvent(event, moment, given, -1)
-                elif made is not None and made[0] == mark:
-                    found[made[1]] = found[key] = None
+                freed = living.pop(pointer, None)
+                temporary = passing.pop(pointer, None)
+                if freed is not None:
+                    visible[key] = MemoryEvent(event, moment, freed, -1)
+                elif temporary is not None and temporary[0] == mark:
+                    visible[temporary[1]] = visible[key] = None
                 continue
             taken = self.recording.memory.get((mark, pointer))
             living.pop(pointer, None)
             if taken is not None:
                 living[pointer] = taken
-                found[key] = MemoryEvent(event, moment, taken, 1)
+                visible[key] = MemoryEvent(event, moment, taken, 1)
             elif place.lasting:
                 passing[pointer] = mark, key
-        return found
+        return visible
 
-    def _memory_moment(self, place: Place) -> int:
+    def _memory_moment(self, place: StockPlace) -> int:
         """When memory was taken or given back, in modelled ns since the epoch."""
         time, thread = place.event.start_time_ns, place.event.start_tid
         if place.inside is not None:

@@ -15,7 +15,7 @@ ROOM_NS = 600
 """How far other events are from memory that is given back: PyTorch looks for it with times rounded to 250 ns."""
 
 
-class Mark:
+class SeamMark:
     """Something that the seam did: on which thread, the host's time before and after, and the rows that it left.
 
     Of an operator also its `name`, and whether it has to do with a device.
@@ -55,7 +55,7 @@ class Death(NamedTuple):
     taken: Taken
 
 
-class Failure(NamedTuple):
+class FailedRequest(NamedTuple):
     """A request for memory that could not be served: when on the modelled clock of the host, and sizes in bytes."""
 
     host_ns: int

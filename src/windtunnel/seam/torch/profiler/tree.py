@@ -18,7 +18,7 @@ import torch
 from torch._C._profiler import _EventType
 
 from windtunnel.seam.torch.profiler.events import HIDDEN, MEMORY, OWN_FILES, Around
-from windtunnel.seam.torch.profiler.times import MARK, Death, Mark, Taken
+from windtunnel.seam.torch.profiler.times import MARK, Death, SeamMark, Taken
 
 if TYPE_CHECKING:
     from torch._C._profiler import _ProfilerEvent
@@ -49,7 +49,7 @@ def with_kernels() -> frozenset[str]:
     return frozenset(name.partition(".")[0] for name in registered) | OPAQUE
 
 
-class Place(NamedTuple):
+class StockPlace(NamedTuple):
     """Where an allocation of the stock tree lies: `mark` is the number of the mark round it (-1: none).
 
     `lasting` says that it is shown only when it outlives that mark, or its storage lives on a device; `inside` is the
@@ -108,10 +108,10 @@ class Tree:
     `inner` are the numbers of the operators that are shown although they ran inside a mark.
     """
 
-    def __init__(self, roots: Iterable[_ProfilerEvent], marks: list[Mark]) -> None:
+    def __init__(self, roots: Iterable[_ProfilerEvent], marks: list[SeamMark]) -> None:
         self.marks = marks
         self.roots: list[Node] = []
-        self.places: list[Place] = []
+        self.places: list[StockPlace] = []
         self.inner: set[int] = set()
         self.aliases: dict[int, torch._C._profiler._TensorMetadata] = {}
         self._gather(roots)
@@ -146,7 +146,7 @@ class Tree:
         if tag == _EventType.Allocation:
             lasting = where == MARKED or (where == INSIDE and self.marks[mark].on_device)
             inner = parent is not None and parent.correlation_id in self.inner
-            self.places.append(Place(event, mark, lasting, parent if inner else None))
+            self.places.append(StockPlace(event, mark, lasting, parent if inner else None))
             self._show(event, parent)
             return parent, where, mark
         if where in (MARKED, INSIDE):

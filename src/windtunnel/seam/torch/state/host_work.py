@@ -32,7 +32,7 @@ from windtunnel.machine.machine import Machine
 from windtunnel.seam.sites import LIBRARY, OURS, PROGRAM, Sites, kind_of, shown
 from windtunnel.seam.torch.state.looks import Frame, Sampler, can_look
 from windtunnel.seam.torch.state.sources import is_generator
-from windtunnel.seam.torch.state.thread_costs import Made, Reading, delay_ns, files_read, freeing_ns_per_byte
+from windtunnel.seam.torch.state.thread_costs import BatchCost, Reading, delay_ns, files_read, freeing_ns_per_byte
 from windtunnel.seam.torch.tags import device_of
 from windtunnel.trace.operation import UNKNOWN_SITE, Kind, Site
 from windtunnel.trace.plain import Json
@@ -261,7 +261,7 @@ class HostWork:
             self.end()  # the looks begin anew
             self.read_before, self.read_by_workers = files_read(), Reading()
 
-    def made_batch(self, made: Made, workers: int = 0) -> None:
+    def made_batch(self, made: BatchCost, workers: int = 0) -> None:
         """A loader has delivered a batch, made by one of so many workers or in this thread."""
         self.workers = workers
         self.read_by_workers = Reading(*map(sum, zip(self.read_by_workers, made.read, strict=True)))

@@ -33,7 +33,7 @@ class Mark:
     __slots__ = ("__weakref__",)
 
 
-class Made(NamedTuple):
+class LeafNode(NamedTuple):
     """The node of a leaf: both while they live, and the stream on which it was made."""
 
     leaf: weakref.ref[torch.Tensor]
@@ -49,7 +49,7 @@ class Leaves:
     """The streams of AccumulateGrad nodes, from the first side stream on; before, all are made on default streams."""
 
     def __init__(self) -> None:
-        self._made: dict[int, Made] = {}  # by the leaf's identity
+        self._made: dict[int, LeafNode] = {}  # by the leaf's identity
         self.differ = False  # whether a leaf was used on another stream than that of its node
 
     def begin(self, default_streams: list[Stream]) -> None:
@@ -80,7 +80,7 @@ class Leaves:
         kept: dict[str, Mark] = node_of(leaf).metadata  # type: ignore[assignment]  # a property of C++
         kept[MARK] = mark
         del kept
-        made = Made(weakref.ref(leaf), weakref.ref(mark), stream)
+        made = LeafNode(weakref.ref(leaf), weakref.ref(mark), stream)
         del mark
         if made.mark() is not None:
             self._made[id(leaf)] = made

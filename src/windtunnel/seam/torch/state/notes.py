@@ -31,7 +31,7 @@ FUSED = ("Adam", "AdamW", "SGD")
 """Optimizers of torch.optim that have a fused implementation on CUDA."""
 
 
-class Place(threading.local):
+class OptimizerRows(threading.local):
     """What a thread's optimizers have done: how many rows there were before and after the last step of one.
 
     A step of the program ends with that of its first optimizer. Those of others belong to it, until one of them takes
@@ -63,7 +63,7 @@ class Notes:
         self.core = core
         self.asked_available = False
         self.asked_count = False
-        self._place = Place()
+        self._place = OptimizerRows()
         self.steps = 0
         self.captured_steps = 0
         self.stop_after: int | None = None

@@ -94,7 +94,7 @@ class Carrier(Protocol):
     def recv(self, tensors: list[Tensor], peer: int, tag: int, /) -> Work: ...
 
 
-class Group(Protocol):
+class RankGroup(Protocol):
     """What is asked of a process group here."""
 
     size: int
@@ -120,7 +120,7 @@ class Ranks:
         self.rank = 0
         self.said: set[tuple[str, int]] = set()
 
-    def joined(self, group: Group) -> None:
+    def joined(self, group: RankGroup) -> None:
         """A group was made: the largest tells how many ranks there are, and nodes."""
         facts = self.core.machine.trace.facts
         if group.nccl and group.spread.nodes > int(facts.get("nodes", 1)):
@@ -135,7 +135,7 @@ class Ranks:
         self.reasons[device.index] = _reason()
         self._remark()
 
-    def met(self, group: Group, index: int) -> int | None:
+    def met(self, group: RankGroup, index: int) -> int | None:
         """The communicators of a group are made: all its ranks take part, and each learns where the others work.
 
         Returns the first other rank, by its number in the group, that works on the same GPU; None where there is none.

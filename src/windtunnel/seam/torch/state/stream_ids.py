@@ -18,7 +18,7 @@ POOLS = 4
 TYPE_BITS = 4
 
 
-class Place(NamedTuple):
+class PoolStream(NamedTuple):
     """Which stream of which pool a stream is."""
 
     priority: int
@@ -35,7 +35,7 @@ def pool_id(stream: Stream) -> int:
     return 0 if stream.number < 0 else stream.number << (TYPE_BITS + 1) | (1 - stream.priority) << 1 | 1
 
 
-def place_of(stream_id: int) -> Place | None:
+def place_of(stream_id: int) -> PoolStream | None:
     """The pool's stream that has this id; None for the default stream and those that other libraries made.
 
     Raises:
@@ -46,4 +46,4 @@ def place_of(stream_id: int) -> Place | None:
     kind, number = stream_id >> 1 & (1 << TYPE_BITS) - 1, stream_id >> (TYPE_BITS + 1)
     if not 1 <= kind <= POOLS or not 0 <= number < POOL_STREAMS:
         raise RuntimeError(f"Unrecognized stream {stream_id} (I didn't recognize the stream type, {kind})")
-    return Place(1 - kind, number)
+    return PoolStream(1 - kind, number)

@@ -23,7 +23,7 @@ class Reading(NamedTuple):
         return Reading(*(max(0, now - then) for now, then in zip(self, before, strict=True)))
 
 
-class Made(NamedTuple):
+class BatchCost(NamedTuple):
     """What a batch took its worker on this machine: time, waiting in it, the lines that worked, what they read."""
 
     work_ns: int = 0

@@ -35,7 +35,7 @@ def patches(state: State) -> list[Patch]:
     return [Patch(torch.Tensor, "__cuda_array_interface__", property(interface, doc=stock.__doc__))]
 
 
-class Shown(Protocol):
+class ArrayInterface(Protocol):
     """An object that shows memory of a device."""
 
     @property
@@ -43,7 +43,7 @@ class Shown(Protocol):
         """Where it is, and its type and shape."""
 
 
-def tensor_of(state: State, array: Shown) -> torch.Tensor:
+def tensor_of(state: State, array: ArrayInterface) -> torch.Tensor:
     """The tensor over the memory that an object with `__cuda_array_interface__` shows.
 
     Raises:

@@ -21,7 +21,7 @@ from torch.utils.data import _utils, dataloader
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.state.host_work import HostWork
 from windtunnel.seam.torch.state.state import State
-from windtunnel.seam.torch.state.thread_costs import Made, files_read
+from windtunnel.seam.torch.state.thread_costs import BatchCost, files_read
 from windtunnel.seam.torch.tags import is_physically_meta
 from windtunnel.trace.operation import Kind
 
@@ -39,7 +39,7 @@ class Fetched:
     `duration_ns` is modelled.
     """
 
-    def __init__(self, data: object, duration_ns: int, made: Made) -> None:
+    def __init__(self, data: object, duration_ns: int, made: BatchCost) -> None:
         self.data = data
         self.duration_ns = duration_ns
         self.made = made
@@ -126,10 +126,10 @@ def _reset(stock: Callable[..., None]) -> object:
     return reset
 
 
-def _made(work: HostWork | None, fetch: Callable[[], object]) -> tuple[Made, object]:
+def _made(work: HostWork | None, fetch: Callable[[], object]) -> tuple[BatchCost, object]:
     """What a worker fetches, and what that takes here."""
     if work is None or not work.is_here():
-        return Made(), fetch()
+        return BatchCost(), fetch()
     work.in_worker = True
     begin_ns, before = work.feed(1), files_read()
     blocked_ns = work.all.blocked_ns
@@ -137,7 +137,7 @@ def _made(work: HostWork | None, fetch: Callable[[], object]) -> tuple[Made, obj
         data = fetch()
         lines = work.made_here()
         worked_ns = work.close() - begin_ns
-        return Made(worked_ns, work.all.blocked_ns - blocked_ns, lines, files_read().since(before)), data
+        return BatchCost(worked_ns, work.all.blocked_ns - blocked_ns, lines, files_read().since(before)), data
     finally:
         work.feed(-1)
 
@@ -201,7 +201,7 @@ def _fed(work: HostWork | None, loader: LoaderIterator, stock: Callable[[LoaderI
     try:
         data = stock(loader)
         if loader._num_workers == 0:
-            work.made_batch(Made(work.close() - begin_ns))
+            work.made_batch(BatchCost(work.close() - begin_ns))
         return data
     finally:
         work.feed(-1)

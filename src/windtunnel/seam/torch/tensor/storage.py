@@ -9,8 +9,8 @@ import torch
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.torch.dispatch.assumptions import refusal
 from windtunnel.seam.torch.dispatch.moves import transfer
+from windtunnel.seam.torch.rehearsal.assumptions import refusal
 from windtunnel.seam.torch.state.late import alias
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import CPU, HOST_TAG, Storage, bytes_in, storage_of

@@ -16,8 +16,8 @@ from windtunnel.machine.memory.blocks import Block
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.dispatch.gradients import return_copied
 from windtunnel.seam.torch.dispatch.moves import fetch, move
-from windtunnel.seam.torch.dispatch.nodata import values
 from windtunnel.seam.torch.plans.messages import device_name
+from windtunnel.seam.torch.rehearsal.nodata import values
 from windtunnel.seam.torch.standins import Attribute
 from windtunnel.seam.torch.state.state import State, stream_of
 from windtunnel.seam.torch.tags import CPU, HOST_TAG, Tag, device_of, parts_of, storage_of, tag_of

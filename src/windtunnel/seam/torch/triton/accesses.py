@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from windtunnel.seam.torch.triton import values
-from windtunnel.seam.torch.triton.base import Base, Handle, Type
+from windtunnel.seam.torch.triton.base import Base, TensorHandle, Type
 from windtunnel.seam.torch.triton.values import Array
 
 SPINS = 1 << 17
@@ -19,7 +19,7 @@ SPINS = 1 << 17
 class Descriptor(Protocol):
     """A block of memory with its shape (`TensorDescHandle`)."""
 
-    def materialize_pointers(self, offsets: Sequence[Handle]) -> tuple[Handle, object]:
+    def materialize_pointers(self, offsets: Sequence[TensorHandle]) -> tuple[TensorHandle, object]:
         """The pointers of a block at these offsets, and which of them lie in the tensor."""
 
 
@@ -29,8 +29,8 @@ class Accesses(Base):
     _spun: tuple[int, int] = (0, 0)
 
     def create_masked_load(
-        self, ptrs: Handle, mask: object, other: Handle | None, *hints: object, **named_hints: object
-    ) -> Handle:
+        self, ptrs: TensorHandle, mask: object, other: TensorHandle | None, *hints: object, **named_hints: object
+    ) -> TensorHandle:
         """A load: lanes that may not read get `other`. The hints are the cache's, and differ by Triton's version."""
         memory = self.now
         dtype = ptrs.get_element_ty()
@@ -46,7 +46,7 @@ class Accesses(Base):
         return self._handle(self._native.load(_solid(physical), _solid(lanes), _solid(default), kind), dtype)
 
     def create_masked_store(
-        self, ptrs: Handle, value: Handle, mask: object, *hints: object, **named_hints: object
+        self, ptrs: TensorHandle, value: TensorHandle, mask: object, *hints: object, **named_hints: object
     ) -> object:
         """A store: lanes that may not write are left out."""
         memory = self.now
@@ -58,7 +58,9 @@ class Accesses(Base):
             return None
         return self._native.store(_solid(physical), stored, _solid(lanes))
 
-    def create_atomic_cas(self, ptr: Handle, cmp: Handle, val: Handle, sem: object, scope: object) -> Handle:
+    def create_atomic_cas(
+        self, ptr: TensorHandle, cmp: TensorHandle, val: TensorHandle, sem: object, scope: object
+    ) -> TensorHandle:
         """Compare and exchange."""
         lanes = np.ones(ptr.data.shape, dtype=np.bool_)
         physical, lanes = self._atomic(ptr, lanes, val, sem, True)
@@ -71,8 +73,8 @@ class Accesses(Base):
         return self._handle(found, cmp.dtype.scalar)
 
     def create_atomic_rmw(
-        self, rmwOp: object, ptr: Handle, val: Handle, mask: Handle, sem: object, scope: object
-    ) -> Handle:
+        self, rmwOp: object, ptr: TensorHandle, val: TensorHandle, mask: TensorHandle, sem: object, scope: object
+    ) -> TensorHandle:
         """Read, modify, write."""
         exchange = rmwOp == self._ir.ATOMIC_OP.XCHG
         physical, lanes = self._atomic(ptr, _mask(mask, ptr.data), val, sem, not exchange)
@@ -89,13 +91,15 @@ class Accesses(Base):
         )  # fmt: skip
         return self._handle(found, dtype)
 
-    def create_atomic_load(self, ptr: Handle, mask: object, sem: object, scope: object) -> Handle:
+    def create_atomic_load(self, ptr: TensorHandle, mask: object, sem: object, scope: object) -> TensorHandle:
         """A load that may acquire what another program released."""
         found = self.create_masked_load(ptr, mask, None)
         self._order(ptr.data, _mask(mask, ptr.data), sem)
         return found
 
-    def create_atomic_store(self, ptr: Handle, val: Handle, mask: object, sem: object, scope: object) -> object:
+    def create_atomic_store(
+        self, ptr: TensorHandle, val: TensorHandle, mask: object, sem: object, scope: object
+    ) -> object:
         """A store that may meet atomics of other programs, and may release what this one wrote."""
         physical, lanes = self._atomic(ptr, _mask(mask, ptr.data), val, sem, False)
         memory = self.now
@@ -104,8 +108,8 @@ class Accesses(Base):
         return self._native.store(_solid(physical), _wide(val, physical.shape), _solid(lanes))
 
     def create_atomic_poll(
-        self, ptr: Handle, expected: Handle, timeout_ns: Handle | None, sem: object, scope: object
-    ) -> Handle:
+        self, ptr: TensorHandle, expected: TensorHandle, timeout_ns: TensorHandle | None, sem: object, scope: object
+    ) -> TensorHandle:
         """A wait for a value, which programs that run one after the other can only find written already."""
         found = self.create_masked_load(ptr, np.ones(ptr.data.shape, dtype=np.bool_), None)
         memory = self.now
@@ -118,7 +122,7 @@ class Accesses(Base):
         return self._handle(met, self._language.int1)
 
     def create_descriptor_reduce(
-        self, kind: object, descriptor: Descriptor, value: Handle, offsets: Sequence[Handle]
+        self, kind: object, descriptor: Descriptor, value: TensorHandle, offsets: Sequence[TensorHandle]
     ) -> None:
         """An atomic on a block of a tensor descriptor; what lies outside its shape is left out."""
         pointers, mask = descriptor.materialize_pointers(offsets)
@@ -136,7 +140,7 @@ class Accesses(Base):
         return f"U{name}" if unsigned else name
 
     def _atomic(
-        self, pointer: Handle, lanes: NDArray[np.bool_], value: Handle, sem: object, reads: bool
+        self, pointer: TensorHandle, lanes: NDArray[np.bool_], value: TensorHandle, sem: object, reads: bool
     ) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
         memory = self.now
         data = pointer.data
@@ -155,7 +159,7 @@ class Accesses(Base):
         if sem in (orders.RELEASE, orders.ACQUIRE_RELEASE):
             self.now.release(address)
 
-    def _seen(self, physical: NDArray[np.uint64], lanes: NDArray[np.bool_], value: Handle) -> Array:
+    def _seen(self, physical: NDArray[np.uint64], lanes: NDArray[np.bool_], value: TensorHandle) -> Array:
         """What stands there now, where nothing is to be changed."""
         memory = self.now
         nothing = np.zeros(physical.shape, dtype=value.data.dtype)
@@ -165,8 +169,8 @@ class Accesses(Base):
         return found
 
     def _packed_atomic(
-        self, operation: object, physical: NDArray[np.uint64], lanes: NDArray[np.bool_], value: Handle
-    ) -> Handle:
+        self, operation: object, physical: NDArray[np.uint64], lanes: NDArray[np.bool_], value: TensorHandle
+    ) -> TensorHandle:
         """An atomic addition of numbers that are kept as integers, one lane after the other."""
         if operation != self._ir.ATOMIC_OP.FADD:
             raise NotImplementedError(
@@ -194,7 +198,7 @@ class Accesses(Base):
         if count > SPINS:
             raise NotImplementedError("a wait for a program that runs later not supported in interpreter mode")
 
-    def _without_number(self, source: Handle, dtype: Type) -> Handle:
+    def _without_number(self, source: TensorHandle, dtype: Type) -> TensorHandle:
         """A pointer as a number: the address alone."""
         low = np.bitwise_and(source.data, np.uint64((1 << 48) - 1), dtype=np.uint64)
         return self._handle(low.view(self._type(dtype)), dtype.scalar)
@@ -209,5 +213,5 @@ def _solid(data: Array) -> Array:
     return np.ascontiguousarray(data)
 
 
-def _wide(handle: Handle, shape: tuple[int, ...]) -> Array:
+def _wide(handle: TensorHandle, shape: tuple[int, ...]) -> Array:
     return np.ascontiguousarray(np.broadcast_to(handle.data, shape))

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from windtunnel.seam.torch.triton import values
-from windtunnel.seam.torch.triton.base import Base, Handle, Tile, Type
+from windtunnel.seam.torch.triton.base import Base, TensorHandle, Tile, Type
 from windtunnel.seam.torch.triton.values import Array
 
 PRECISIONS = {"fp16": "fp16", "bf16": "bf16", "fp64": "fp64", "int8": "int8", "uint8": "int8"}
@@ -20,8 +20,8 @@ class Arithmetic(Base):
     """The builder's operations on values."""
 
     def create_dot(
-        self, a: Handle, b: Handle, d: Handle, input_precision: object, max_num_imprecise_acc: object
-    ) -> Handle:
+        self, a: TensorHandle, b: TensorHandle, d: TensorHandle, input_precision: object, max_num_imprecise_acc: object
+    ) -> TensorHandle:
         """A product and a sum, accumulated in float32, or exactly for integers."""
         x, y = self._operand(a), self._operand(b)
         m, k, n = x.shape[-2], x.shape[-1], y.shape[-1]
@@ -42,10 +42,10 @@ class Arithmetic(Base):
         return self._handle(np.add(values.product(x, y), d.data).astype(d.data.dtype), out)
 
     def create_dot_scaled(
-        self, lhs: Handle, lhs_scale_handle: Handle | None, lhs_format_enum: object,
-        rhs: Handle, rhs_scale_handle: Handle | None, rhs_format_enum: object,
-        fast_math: bool, lhs_k_pack: bool, rhs_k_pack: bool, acc_handle: Handle,
-    ) -> Handle:  # fmt: skip
+        self, lhs: TensorHandle, lhs_scale_handle: TensorHandle | None, lhs_format_enum: object,
+        rhs: TensorHandle, rhs_scale_handle: TensorHandle | None, rhs_format_enum: object,
+        fast_math: bool, lhs_k_pack: bool, rhs_k_pack: bool, acc_handle: TensorHandle,
+    ) -> TensorHandle:  # fmt: skip
         """A product of operands in blocks with one power of two each (OCP's "Microscaling Formats"), in float32."""
         fp4 = self._ir.ScaleDotElemTypeTY.E2M1
         x, y = self._operand(lhs), self._operand(rhs)
@@ -65,17 +65,17 @@ class Arithmetic(Base):
         total = np.add(values.product(x, y), acc_handle.data)
         return self._handle(total.astype(acc_handle.data.dtype), acc_handle.dtype.scalar)
 
-    def _operand(self, handle: Handle) -> Array:
+    def _operand(self, handle: TensorHandle) -> Array:
         name = handle.dtype.scalar.name
         if values.is_packed(name):
             return values.widened(handle.data, name)
         return handle.data.astype(np.float32) if handle.data.dtype == np.float16 else handle.data
 
-    def get_bf16(self, value: float) -> Handle:
+    def get_bf16(self, value: float) -> TensorHandle:
         """A constant."""
         return self._handle(values.narrowed(np.array([value]), "bf16"), self._language.bfloat16)
 
-    def cast_impl(self, src: Handle, dst_type: Type) -> Handle:
+    def cast_impl(self, src: TensorHandle, dst_type: Type) -> TensorHandle:
         """A conversion."""
         before, after = src.dtype.scalar, dst_type.scalar
         data = src.data
@@ -85,38 +85,40 @@ class Arithmetic(Base):
             return self._handle(values.narrowed(data, after.name), after)
         return self._handle(data.astype(self._type(dst_type)), after)
 
-    def create_fp_to_fp(self, src: Handle, dst_type: Type, rounding_mode: object) -> Handle:
+    def create_fp_to_fp(self, src: TensorHandle, dst_type: Type, rounding_mode: object) -> TensorHandle:
         """A conversion between floating-point types; towards zero only where the kernel asks for that."""
         before, after = src.dtype.scalar, dst_type.scalar
         if rounding_mode == self._ir.ROUNDING_MODE.RTZ or not {before.name, after.name} <= KNOWN_FLOATS:
-            made: Handle = type(self._builder).create_fp_to_fp(self._builder, src, dst_type, rounding_mode)
+            made: TensorHandle = type(self._builder).create_fp_to_fp(self._builder, src, dst_type, rounding_mode)
             return made
         return self.cast_impl(src, dst_type)
 
-    def binary_op(self, lhs: Handle, rhs: Handle, op: Callable[..., Array]) -> Handle:
+    def binary_op(self, lhs: TensorHandle, rhs: TensorHandle, op: Callable[..., Array]) -> TensorHandle:
         """An operation on two tensors."""
         dtype = lhs.dtype.scalar
         if values.is_packed(dtype.name) and rhs.dtype.scalar.name == dtype.name and not _bitwise(op):
             found = op(values.widened(lhs.data, dtype.name), values.widened(rhs.data, dtype.name))
             packed = found if found.dtype == np.bool_ else values.narrowed(found, dtype.name)
             return self._handle(packed, dtype)
-        made: Handle = type(self._builder).binary_op(self._builder, lhs, rhs, op)
+        made: TensorHandle = type(self._builder).binary_op(self._builder, lhs, rhs, op)
         return made
 
-    def ternary_op(self, lhs: Handle, rhs: Handle, other: Handle, op: Callable[..., Array]) -> Handle:
+    def ternary_op(
+        self, lhs: TensorHandle, rhs: TensorHandle, other: TensorHandle, op: Callable[..., Array]
+    ) -> TensorHandle:
         """An operation on three tensors."""
         dtype = other.dtype.scalar
         if values.is_packed(dtype.name) and op is not np.where:
             given = (values.widened(handle.data, dtype.name) for handle in (lhs, rhs, other))
             return self._handle(values.narrowed(op(*given), dtype.name), dtype)
-        made: Handle = type(self._builder).ternary_op(self._builder, lhs, rhs, other, op)
+        made: TensorHandle = type(self._builder).ternary_op(self._builder, lhs, rhs, other, op)
         return made
 
-    def create_fma(self, x: Handle, y: Handle, z: Handle) -> Handle:
+    def create_fma(self, x: TensorHandle, y: TensorHandle, z: TensorHandle) -> TensorHandle:
         """A multiplication and an addition."""
         return self.ternary_op(x, y, z, _multiply_add)
 
-    def unary_op(self, arg: Handle, op: Callable[[Array], Array]) -> Handle:
+    def unary_op(self, arg: TensorHandle, op: Callable[[Array], Array]) -> TensorHandle:
         """An operation on one tensor."""
         dtype = arg.dtype.scalar
         if values.is_packed(dtype.name):
@@ -124,13 +126,13 @@ class Arithmetic(Base):
             return self._handle(values.narrowed(found, dtype.name), dtype)
         return self._handle(op(arg.data), dtype)
 
-    def create_erf(self, arg: Handle) -> Handle:
+    def create_erf(self, arg: TensorHandle) -> TensorHandle:
         """The error function."""
         return self.unary_op(arg, values.erf)
 
     def create_extern_elementwise(
-        self, libName: str, libPath: str, symbol: str, argList: Sequence[Handle], retType: Type, isPure: bool
-    ) -> Handle:
+        self, libName: str, libPath: str, symbol: str, argList: Sequence[TensorHandle], retType: Type, isPure: bool
+    ) -> TensorHandle:
         """A function of libdevice."""
         function = values.libdevice(symbol)
         if function is None or libPath:

@@ -10,8 +10,8 @@ import numpy as np
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam import signatures
-from windtunnel.seam.torch.triton.compiling import Compiled
-from windtunnel.seam.torch.triton.memory import Memory
+from windtunnel.seam.torch.triton.compiling import CompiledTritonKernel
+from windtunnel.seam.torch.triton.memory import LaunchMemory
 from windtunnel.seam.torch.triton.values import Array
 
 
@@ -26,7 +26,7 @@ class Type(Protocol):
         """Whether it holds floating-point numbers."""
 
 
-class Handle(Protocol):
+class TensorHandle(Protocol):
     """A value of a kernel (`TensorHandle`)."""
 
     data: Array
@@ -39,7 +39,7 @@ class Handle(Protocol):
 class Value(Protocol):
     """What a kernel computes with (`tl.tensor`)."""
 
-    handle: Handle
+    handle: TensorHandle
     dtype: Type
 
 
@@ -51,7 +51,7 @@ class Parameter(Protocol):
     annotation_type: str
 
 
-class Kernel(Protocol):
+class JITFunction(Protocol):
     """A `triton.runtime.jit.JITFunction`."""
 
     fn: FunctionType
@@ -62,7 +62,7 @@ class Kernel(Protocol):
     starting_line_number: int
     __name__: str
 
-    def run(self, *args: object, grid: object, warmup: bool, **kwargs: object) -> Compiled:
+    def run(self, *args: object, grid: object, warmup: bool, **kwargs: object) -> CompiledTritonKernel:
         """Launch it, or compile it."""
 
     def parse(self) -> object:
@@ -82,7 +82,7 @@ class Tile(NamedTuple):
     operand_bytes: int
 
 
-class Work:
+class ComputedWork:
     """What the programs of a launch computed besides moving memory: operations of products, by precision."""
 
     def __init__(self) -> None:
@@ -129,16 +129,16 @@ class Base:
         self._jit: ModuleType = jit
         self._builder = interpreter.interpreter_builder
         self._semantic = interpreter.interpreter_semantic
-        self.memory: Memory | None = None
-        self.work = Work()
+        self.memory: LaunchMemory | None = None
+        self.work = ComputedWork()
 
     @property
-    def now(self) -> Memory:
+    def now(self) -> LaunchMemory:
         """The memory of the launch that runs."""
         assert self.memory is not None
         return self.memory
 
-    def function(self, kernel: Kernel) -> Callable[..., object]:
+    def function(self, kernel: JITFunction) -> Callable[..., object]:
         """A kernel, or a function that one calls, as a Python function."""
         raise NotImplementedError
 
@@ -146,8 +146,8 @@ class Base:
         """The line of the program's kernels that runs: file, number, function."""
         raise NotImplementedError
 
-    def _handle(self, data: Array, dtype: object) -> Handle:
-        made: Handle = self._module.TensorHandle(data, dtype)
+    def _handle(self, data: Array, dtype: object) -> TensorHandle:
+        made: TensorHandle = self._module.TensorHandle(data, dtype)
         return made
 
     def _type(self, dtype: Type) -> np.dtype[np.generic]:

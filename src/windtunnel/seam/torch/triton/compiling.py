@@ -15,7 +15,7 @@ import torch
 from windtunnel.seam.torch.plans.call import Arguments
 
 
-class Compiled(Protocol):
+class CompiledTritonKernel(Protocol):
     """`triton.compiler.CompiledKernel`."""
 
     metadata: Metadata
@@ -37,7 +37,7 @@ class Metadata(Protocol):
 class Compilable(Protocol):
     """A `triton.runtime.jit.JITFunction`."""
 
-    def run(self, *args: object, grid: object, warmup: bool, **kwargs: object) -> Compiled:
+    def run(self, *args: object, grid: object, warmup: bool, **kwargs: object) -> CompiledTritonKernel:
         """Launch it, or compile it."""
 
 
@@ -53,7 +53,7 @@ class Backend(Protocol):
     target: Target
 
 
-class Module(Protocol):
+class IrModule(Protocol):
     """Triton's intermediate representation of a kernel."""
 
     context: object
@@ -66,8 +66,8 @@ class LaunchedKernel:
     """The compiled kernel that a launch returns; compiled as soon as somebody asks for one of its attributes."""
 
     def __init__(self, kernel: Compilable, grid: object, args: Arguments, kwargs: Mapping[str, object]) -> None:
-        self._compile: Callable[[], Compiled] = lambda: compiled(kernel, grid, args, kwargs)
-        self._made: Compiled | None = None
+        self._compile: Callable[[], CompiledTritonKernel] = lambda: compiled(kernel, grid, args, kwargs)
+        self._made: CompiledTritonKernel | None = None
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._compiled(), name)
@@ -75,14 +75,14 @@ class LaunchedKernel:
     def __getitem__(self, grid: object) -> object:
         return self._compiled()[grid]  # type: ignore[index]
 
-    def _compiled(self) -> Compiled:
+    def _compiled(self) -> CompiledTritonKernel:
         if self._made is None:
             self._made = self._compile()
             self._made._init_handles()
         return self._made
 
 
-def compiled(kernel: Compilable, grid: object, args: Arguments, kwargs: Mapping[str, object]) -> Compiled:
+def compiled(kernel: Compilable, grid: object, args: Arguments, kwargs: Mapping[str, object]) -> CompiledTritonKernel:
     """A kernel as Triton compiles it for the current device and arguments of these types."""
     return kernel.run(*args, grid=grid, warmup=True, **kwargs)
 
@@ -118,7 +118,7 @@ def shared_memory(kernel: Compilable, grid: object, args: Arguments, kwargs: Map
         if backend is None or found is None:
             return "windtunnel", "0"  # which distinguishes this pipeline in Triton's caches
 
-        def allocate(module: Module, _: object) -> NoReturn:
+        def allocate(module: IrModule, _: object) -> NoReturn:
             manager = ir.pass_manager(module.context)
             passes.ttgpuir.add_combine_tensor_select_and_if(manager)
             passes.ttgpuir.add_allocate_warp_groups(manager)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from windtunnel.seam.torch.triton.base import Base, Handle
+from windtunnel.seam.torch.triton.base import Base, TensorHandle
 from windtunnel.seam.torch.triton.memory import AssertedError
 from windtunnel.seam.torch.triton.values import Array, is_packed, widened
 
@@ -15,7 +15,7 @@ from windtunnel.seam.torch.triton.values import Array, is_packed, widened
 class Debugging(Base):
     """The builder's operations that are for the programmer's eyes."""
 
-    def create_print(self, prefix: str, hex: bool, values: Sequence[Handle], isSigned: Sequence[bool]) -> None:
+    def create_print(self, prefix: str, hex: bool, values: Sequence[TensorHandle], isSigned: Sequence[bool]) -> None:
         """`device_print`: one line for each element (lib/Conversion/TritonGPUToLLVM/PrintOpToLLVM.cpp of Triton)."""
         if self.now.dry:
             return
@@ -31,7 +31,7 @@ class Debugging(Base):
                 index = ", ".join(f"{at:{width}}" for at, width in zip(place, widths, strict=False))
                 print(f"{program} idx ({index}){prefix}{which}{_printed(element, hex)}")
 
-    def create_assert(self, condition: Handle, message: str) -> None:
+    def create_assert(self, condition: TensorHandle, message: str) -> None:
         """`device_assert` of a kernel that is compiled for debugging."""
         if self.now.host and not np.all(condition.data):
             raise AssertedError(message, self.line())

@@ -25,7 +25,7 @@ BUS_LANES = 32
 """The width of a memory's bus is a multiple of one chip's."""
 
 
-class Launchable(Protocol):
+class WrittenKernel(Protocol):
     """A kernel as the program wrote it."""
 
     arg_names: Sequence[str]
@@ -34,14 +34,14 @@ class Launchable(Protocol):
         """What launches it on a grid."""
 
 
-class Source(Protocol):
+class KernelSource(Protocol):
     """What a kernel was compiled from: its function, and the values of arguments that are constants, by place."""
 
-    fn: Launchable
+    fn: WrittenKernel
     constants: Mapping[tuple[int, ...], object]
 
 
-class Compiled(Protocol):
+class CompileSettings(Protocol):
     """What a kernel was compiled with."""
 
     num_warps: int
@@ -175,7 +175,7 @@ class Driver:
         return args
 
 
-def _launcher(source: Source, metadata: Compiled) -> Callable[..., object]:
+def _launcher(source: KernelSource, metadata: CompileSettings) -> Callable[..., object]:
     """What launches a kernel that was compiled beforehand: it is interpreted, with what was compiled in."""
     if not hasattr(source, "constants"):
         raise UnsupportedError(

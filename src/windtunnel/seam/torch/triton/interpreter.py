@@ -21,9 +21,9 @@ from windtunnel.seam.signatures import refuse, signature_of, takes_all
 from windtunnel.seam.torch.triton import rewriting, values
 from windtunnel.seam.torch.triton.accesses import Accesses
 from windtunnel.seam.torch.triton.arithmetic import Arithmetic
-from windtunnel.seam.torch.triton.base import Kernel, Work
+from windtunnel.seam.torch.triton.base import ComputedWork, JITFunction
 from windtunnel.seam.torch.triton.debugging import Debugging
-from windtunnel.seam.torch.triton.memory import AssertedError, IllegalAddressError, Memory
+from windtunnel.seam.torch.triton.memory import AssertedError, IllegalAddressError, LaunchMemory
 from windtunnel.seam.torch.triton.reductions import Reductions
 
 LOCK = threading.RLock()
@@ -46,7 +46,7 @@ class Interpreter(Accesses, Arithmetic, Debugging, Reductions):
         self._options = vars(knobs.runtime)
         self._libdevice, self._cuda_libdevice = libdevice, cuda_libdevice
         self._min_dot_size = min_dot_size
-        self._functions: dict[int, tuple[Kernel, bool, Callable[..., object], dict[str, object]]] = {}
+        self._functions: dict[int, tuple[JITFunction, bool, Callable[..., object], dict[str, object]]] = {}
         self._fresh: set[int] = set()
         self._codes: dict[int, CodeType] = {}  # by identity: a code's hash is computed from all of it
         self._patches: list[tuple[object, str, object, object]] = []
@@ -63,19 +63,19 @@ class Interpreter(Accesses, Arithmetic, Debugging, Reductions):
 
     def run(
         self,
-        kernel: Kernel,
+        kernel: JITFunction,
         arguments: Mapping[str, object],
-        memory: Memory,
+        memory: LaunchMemory,
         grid: tuple[int, int, int],
         programs: Iterable[int],
         debug: bool,
-    ) -> Work:
+    ) -> ComputedWork:
         """Run these programs of a grid, x first; `arguments` are a kernel's own, as `argument` makes them.
 
         Raises:
             UnsupportedError: the kernel uses what the interpreter has not.
         """
-        self.memory, self.work, self.debug, self._spun = memory, Work(), debug, (0, 0)
+        self.memory, self.work, self.debug, self._spun = memory, ComputedWork(), debug, (0, 0)
         self._fresh.clear()
         with self._patched(), values.alone():
             try:
@@ -103,7 +103,7 @@ class Interpreter(Accesses, Arithmetic, Debugging, Reductions):
         """Whether a kernel runs now, on this thread or another."""
         return self.memory is not None
 
-    def _refused(self, kernel: Kernel, error: NotImplementedError | AttributeError) -> Exception:
+    def _refused(self, kernel: JITFunction, error: NotImplementedError | AttributeError) -> Exception:
         text = str(error)
         if "InterpreterBuilder" not in text and not text.endswith(UNSUPPORTED):  # Triton's compiler says the same
             self._locate(kernel, error)
@@ -128,7 +128,7 @@ class Interpreter(Accesses, Arithmetic, Debugging, Reductions):
             trace = trace.tb_next
         return found
 
-    def _locate(self, kernel: Kernel, error: BaseException) -> None:
+    def _locate(self, kernel: JITFunction, error: BaseException) -> None:
         error.add_note(f"in the Triton kernel {kernel.__name__!r}, at {self._place(error)}")
 
     def line(self) -> tuple[str, int, str]:
@@ -142,7 +142,7 @@ class Interpreter(Accesses, Arithmetic, Debugging, Reductions):
 
     # ------------------------------------------------------------------ functions
 
-    def function(self, kernel: Kernel) -> Callable[..., object]:
+    def function(self, kernel: JITFunction) -> Callable[..., object]:
         """A kernel, or a function that one calls, as a Python function."""
         known = self._functions.get(id(kernel))
         if known is None or known[1] != self.debug:
@@ -152,7 +152,7 @@ class Interpreter(Accesses, Arithmetic, Debugging, Reductions):
             self._name(kernel, known[3])
         return known[2]
 
-    def _made(self, kernel: Kernel) -> tuple[Callable[..., object], dict[str, object]]:
+    def _made(self, kernel: JITFunction) -> tuple[Callable[..., object], dict[str, object]]:
         file = kernel.fn.__code__.co_filename
         decorators = itertools.takewhile(lambda line: not line.strip().startswith("def "), kernel.raw_src)
         line = kernel.starting_line_number + sum(1 for _ in decorators)
@@ -167,7 +167,7 @@ class Interpreter(Accesses, Arithmetic, Debugging, Reductions):
             self._codes[id(code)] = code
         return function, namespace
 
-    def _name(self, kernel: Kernel, namespace: dict[str, object]) -> None:
+    def _name(self, kernel: JITFunction, namespace: dict[str, object]) -> None:
         """Bring a function's names up to date, libdevice's functions as CUDA has them."""
         namespace.clear()
         core = self._language.core
@@ -265,14 +265,14 @@ class Interpreter(Accesses, Arithmetic, Debugging, Reductions):
             refuse(stock)  # type: ignore[arg-type]
         return ours
 
-    def _method(self, function: Kernel) -> Callable[..., object]:
+    def _method(self, function: JITFunction) -> Callable[..., object]:
         def method(*arguments: object, **named: object) -> object:
             return self.function(function)(*arguments, **named)
 
         return method
 
     def _called(self) -> Callable[..., object]:
-        def called(kernel: Kernel, *arguments: object, **named: object) -> object:
+        def called(kernel: JITFunction, *arguments: object, **named: object) -> object:
             named.pop("_semantic", None)
             return self.function(kernel)(*arguments, **named)
 

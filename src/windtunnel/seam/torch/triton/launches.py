@@ -23,10 +23,10 @@ from windtunnel.seam.torch.state.blank import PIECES, unwritten
 from windtunnel.seam.torch.state.core import Apart
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import HOST_TAG, Storage, Tag, device_of, is_physically_meta, storage_of
-from windtunnel.seam.torch.triton.base import Kernel, Work
+from windtunnel.seam.torch.triton.base import ComputedWork, JITFunction
 from windtunnel.seam.torch.triton.compiling import LaunchedKernel, shared_memory, types_of
 from windtunnel.seam.torch.triton.interpreter import LOCK, Interpreter
-from windtunnel.seam.torch.triton.memory import AssertedError, IllegalAddressError, Memory, Region
+from windtunnel.seam.torch.triton.memory import AssertedError, IllegalAddressError, LaunchMemory, Region
 from windtunnel.trace.operation import Note, Signature, Site
 
 Tensor = torch.Tensor
@@ -35,18 +35,17 @@ SAMPLED = 3
 """Programs of a grid that are looked at where only the price of a launch is asked."""
 SAMPLED_WITHOUT_DATA = 8
 """And where there are no values."""
-PRESCRIBED = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 SYNTHETIC = 1 << 46
 """Where memory lies for a kernel that has no address on a device."""
 
 
-class TunedKernel(Kernel, Protocol):
+class TunedKernel(JITFunction, Protocol):
     """A kernel, and what is called before each launch."""
 
     pre_run_hooks: Sequence[Callable[..., object]]
 
 
-class Options(NamedTuple):
+class LaunchOptions(NamedTuple):
     """How a kernel is compiled, as far as it decides time."""
 
     warps: int = 4
@@ -98,7 +97,7 @@ class Launch:
         bound.apply_defaults()
         self.arguments = dict(bound.arguments)
         self.types = types_of(args), dict(zip(kwargs, types_of(tuple(kwargs.values())), strict=True))
-        self.options = Options(*(_number(kwargs.get(name)) or default for name, default in OPTIONS))
+        self.options = LaunchOptions(*(_number(kwargs.get(name)) or default for name, default in OPTIONS))
         if self.options.warps & (self.options.warps - 1):
             raise AssertionError("num_warps must be a power of 2")
         self.debug = bool(kwargs.get("debug", kernel.debug) or _debugging())
@@ -166,7 +165,7 @@ class Launch:
             self._check_shared(work)
             _fitting.add(key)
 
-    def _check_shared(self, work: Work) -> None:
+    def _check_shared(self, work: ComputedWork) -> None:
         """Where the operands of a product may not fit in shared memory, the compiler says how much it needs.
 
         Raises:
@@ -211,13 +210,13 @@ class Launch:
         written = {id(region.storage) for region in regions if region.writes}
         return [at for at, tensor in enumerate(tensors) if id(storage_of(tensor)) in written]
 
-    def _compute(self, tensors: Sequence[Tensor], sampled: int) -> tuple[Memory, Work, int]:
+    def _compute(self, tensors: Sequence[Tensor], sampled: int) -> tuple[LaunchMemory, ComputedWork, int]:
         """Run all programs, or so many of them without a trace; returns how many it were."""
         total = prod(self.grid)
         programs = range(total) if not sampled or total <= sampled else _spread(total, sampled)
         engine = self.interpreter
         local = self.state.local
-        memory = Memory(engine.line, self._region_at, self._mapped)
+        memory = LaunchMemory(engine.line, self._region_at, self._mapped)
         memory.programs = max(1, total)
         memory.dry = bool(sampled)
         memory.host = not any(is_physically_meta(tensor) for tensor in tensors)
@@ -236,7 +235,7 @@ class Launch:
 
     # ------------------------------------------------------------------ arguments
 
-    def _converted(self, memory: Memory, tensors: Sequence[Tensor]) -> dict[str, object]:
+    def _converted(self, memory: LaunchMemory, tensors: Sequence[Tensor]) -> dict[str, object]:
         left = iter(tensors)
         names = iter(name for name, _ in self.tensors)
         found = {}
@@ -246,7 +245,7 @@ class Launch:
         return found
 
     def _convert(
-        self, memory: Memory, value: object, tensors: Iterator[Tensor], names: Iterator[str], kind: str = ""
+        self, memory: LaunchMemory, value: object, tensors: Iterator[Tensor], names: Iterator[str], kind: str = ""
     ) -> object:
         """An argument as the kernel gets it; `kind` is the type that its parameter is annotated with."""
         engine = self.interpreter
@@ -267,7 +266,7 @@ class Launch:
             return engine.pointer(int(value.data_ptr()), kind or _mangled(value))
         return value
 
-    def _region(self, memory: Memory, tensor: Tensor) -> Region:
+    def _region(self, memory: LaunchMemory, tensor: Tensor) -> Region:
         storage = storage_of(tensor)
         known = memory.regions.get(storage._cdata)
         if known is None:
@@ -296,7 +295,7 @@ class Launch:
 
     # ------------------------------------------------------------------ the machine
 
-    def _cost(self, memory: Memory, work: Work, programs: int) -> Cost:
+    def _cost(self, memory: LaunchMemory, work: ComputedWork, programs: int) -> Cost:
         total = prod(self.grid)
         factor = total / max(1, programs)
         read, written = memory.unique()
@@ -329,14 +328,14 @@ class Launch:
         return machine.price(machine.devices[self.device], signature)
 
     @staticmethod
-    def _extrapolated(memory: Memory, factor: float, side: str) -> int:
+    def _extrapolated(memory: LaunchMemory, factor: float, side: str) -> int:
         """Bytes of a whole grid by those of some programs: at most what the memory holds."""
         return sum(
             min(round(factor * 32 * int(getattr(region, side).sum())), region.size)
             for region in memory.regions.values()
         )
 
-    def _judge(self, memory: Memory, stream: Stream | None = None) -> None:
+    def _judge(self, memory: LaunchMemory, stream: Stream | None = None) -> None:
         """Note what the kernel did wrong; where it left the device's memory, the context is lost."""
         state = self.state
         machine = state.machine
@@ -352,7 +351,7 @@ class Launch:
         if memory.asserted is not None:
             self._fail(memory.asserted, stream)
         if memory.lost and state.failure is None:
-            state.failure = asserts.Failure(
+            state.failure = asserts.AssertFailure(
                 self.dispatch, stream, stream.epoch, "an illegal memory access was encountered",
                 "cudaErrorIllegalAddress", next(iter(memory.violations.values())).sentence(self.kernel.__name__),
             )  # fmt: skip
@@ -365,12 +364,12 @@ class Launch:
         detail = (("operator", f"triton::{self.kernel.__name__}"), ("found", found))
         machine.note(state.host(), Note("device-assert", machine.trace.sites[state.site()], detail))
         if state.failure is None:
-            state.failure = asserts.Failure(
+            state.failure = asserts.AssertFailure(
                 self.dispatch, stream, stream.epoch, note=f"{found}, in the Triton kernel {self.kernel.__name__!r}"
             )
 
 
-def _has_products(kernel: Kernel, seen: frozenset[int] = frozenset()) -> bool:
+def _has_products(kernel: JITFunction, seen: frozenset[int] = frozenset()) -> bool:
     """Whether a kernel, or a function that it may call, has a `dot` in its source."""
     if "dot" in kernel.src:
         return True
@@ -440,10 +439,6 @@ def _number(value: object) -> int:
 def _spread(total: int, count: int) -> list[int]:
     """So many of a grid's programs, evenly, the first and the last among them."""
     return sorted({round(at * (total - 1) / max(1, count - 1)) for at in range(count)})
-
-
-class _Wrapped(Protocol):
-    base: Tensor
 
 
 class _Descriptor(Protocol):

@@ -124,7 +124,7 @@ def _sectors(offsets: Offsets) -> Offsets:
     return sectors
 
 
-class Memory:
+class LaunchMemory:
     """The memory of one launch.
 
     `program` is the number of the one that runs now. `line` says which line of the kernel runs. `find` gives the region

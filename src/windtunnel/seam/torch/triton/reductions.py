@@ -7,14 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from windtunnel.seam.torch.triton import values
-from windtunnel.seam.torch.triton.base import Base, Kernel, Type, Value
+from windtunnel.seam.torch.triton.base import Base, JITFunction, Type, Value
 from windtunnel.seam.torch.triton.values import Array
 
 
 class Reductions(Base):
     """Operations along an axis with a function of the program's, or one of Triton's."""
 
-    def _reduce(self, given: object, axis: int | None, combine: Kernel, keep_dims: bool = False, **_: object) -> object:
+    def _reduce(
+        self, given: object, axis: int | None, combine: JITFunction, keep_dims: bool = False, **_: object
+    ) -> object:
         """`tl.reduce`: sums and extremes by numpy, everything else by halves."""
         inputs = given if isinstance(given, tuple) else (given,)
         packed = any(values.is_packed(part.handle.dtype.scalar.name) for part in inputs)
@@ -29,7 +31,7 @@ class Reductions(Base):
         return found if isinstance(given, tuple) else found[0]
 
     def _by_halves(
-        self, inputs: Sequence[Value], axis: int | None, combine: Kernel, keep_dims: bool
+        self, inputs: Sequence[Value], axis: int | None, combine: JITFunction, keep_dims: bool
     ) -> tuple[object, ...]:
         """A reduction whose neighbours are combined until one is left; the length is a power of two."""
         shape = inputs[0].handle.data.shape
@@ -52,7 +54,7 @@ class Reductions(Base):
             found.append(self._result(data, dtype))
         return tuple(found)
 
-    def _scan(self, given: object, axis: int, combine: Kernel, reverse: bool = False, **_: object) -> object:
+    def _scan(self, given: object, axis: int, combine: JITFunction, reverse: bool = False, **_: object) -> object:
         """`tl.associative_scan`: sums and products by numpy, everything else in steps of doubled distance."""
         inputs = given if isinstance(given, tuple) else (given,)
         packed = any(values.is_packed(part.handle.dtype.scalar.name) for part in inputs)

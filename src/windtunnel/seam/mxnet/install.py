@@ -12,11 +12,11 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, MutableSequence, Sequence
-from typing import Protocol
 
-from windtunnel.seam.mxnet_program import COPIES, Shape, backward, has_kernel, signature_of, symbol_work
+from windtunnel.seam.mxnet.program import COPIES, Shape, backward, has_kernel, signature_of, symbol_work
+from windtunnel.seam.mxnet.types import CachedOp, MXNetValue, Reference, References, ResultReference, Symbol
 from windtunnel.seam.patching import Patch, Patches, undone
-from windtunnel.seam.recorder import Holding, Installed, OutOfMemory, Recorder, Session, Work
+from windtunnel.seam.recorder import Holding, Installed, OutOfMemory, Session, Work, WorkRecorder
 
 FIRST = 1000
 """The CPU context behind gpu(0)."""
@@ -30,60 +30,9 @@ _VIEWS = ("MXNDArrayReshape64", "MXNDArrayReshape", "MXNDArraySlice", "MXNDArray
           "MXNDArrayAt64", "MXNDArrayDetach", "MXNDArrayGetGrad", "MXShallowCopyNDArray")  # fmt: skip
 
 
-class Number(Protocol):
-    """A number of C's."""
-
-    value: int
-
-
-class Reference(Protocol):
-    """What `ctypes.byref` makes of one."""
-
-    _obj: Number
-
-
-class References(Protocol):
-    """What it makes of a list of handles."""
-
-    _obj: Sequence[object]
-
-
-class Value(Protocol):
-    """An argument or a result of the newer interface (`MXNetValue` of mxnet/_ffi)."""
-
-    v_str: bytes
-    v_handle: object
-
-
-class Result(Protocol):
-    """What `ctypes.byref` makes of one."""
-
-    _obj: Value
-
-
-class Symbol(Protocol):
-    """A network as a graph (`mxnet.symbol.Symbol`)."""
-
-    def get_internals(self) -> Symbol: ...
-
-    def infer_shape_partial(self, **shapes: Shape) -> tuple[object, list[Shape] | None, object]: ...
-
-    def list_inputs(self) -> list[str]: ...
-
-    def list_outputs(self) -> list[str]: ...
-
-    def tojson(self) -> str: ...
-
-
-class CachedOp(Protocol):
-    """A hybridized block's operator (`mxnet._ctypes.ndarray.CachedOp`)."""
-
-    handle: Number
-
-
 def install(session: Session) -> Installed:
     """Give MXNet the session's GPUs; returns what takes them away again. Call it after `import mxnet`."""
-    seam = _Seam(session)
+    seam = _MxnetSeam(session)
     patches = Patches()
     with undone(patches.restore):
         patches.apply(seam.patches())
@@ -95,7 +44,7 @@ def install(session: Session) -> Installed:
     return Installed(uninstall)
 
 
-class _Seam:
+class _MxnetSeam:
     """What the replaced C functions share. `held` maps an array's handle to the memory that it keeps."""
 
     def __init__(self, session: Session) -> None:
@@ -104,7 +53,7 @@ class _Seam:
 
         self.base = base
         self.lib = base._LIB
-        self.recorder = Recorder(session, lambda size: size, generator="mxnet")
+        self.recorder = WorkRecorder(session, lambda size: size, generator="mxnet")
         self.held: dict[int, Holding] = {}
         self.tape: list[tuple[int, Work]] = []
         self.symbols: dict[int, Symbol] = {}
@@ -304,8 +253,8 @@ class _Seam:
         arrays = 14  # the type code of an array (mxnet/_ffi/runtime_ctypes.py)
 
         def call(
-            function: object, values: Sequence[Value], codes: Sequence[int], count: object, result: Result,
-            result_code: Reference,
+            function: object, values: Sequence[MXNetValue], codes: Sequence[int], count: object,
+            result: ResultReference, result_code: Reference,
         ) -> int:  # fmt: skip
             given = []
             for i in range(_number(count)):

@@ -13,15 +13,15 @@ from weakref import ref
 import torch
 
 from windtunnel.errors import UnsupportedError
-from windtunnel.seam.torch.dispatch.assumptions import KEEP_SHAPES, Assumptions, refusal
 from windtunnel.seam.torch.dispatch.deviations import Deviations
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.dispatch.moves import fetch, local_scalar
-from windtunnel.seam.torch.dispatch.shape_functions import SHAPES
-from windtunnel.seam.torch.dispatch.shapes import Memory, memory_for
 from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords, OpOverload, Result
 from windtunnel.seam.torch.plans.convolutions import OPERANDS, laid_out
 from windtunnel.seam.torch.plans.plan import Plan, on_cpu, tensors_in
+from windtunnel.seam.torch.rehearsal.assumptions import KEEP_SHAPES, Assumptions, refusal
+from windtunnel.seam.torch.rehearsal.shape_functions import SHAPES
+from windtunnel.seam.torch.rehearsal.shapes import ShapeMemory, memory_for
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import (
     FLOATING,
@@ -65,7 +65,7 @@ class DatalessDispatch(Dispatch):
 
     def __init__(self, state: State, handlers: dict[str, Handler], deviations: Deviations) -> None:
         super().__init__(state, {**handlers, **DATALESS_HANDLERS}, deviations)
-        self.memories: dict[int, Memory] = {}  # by operator's identity
+        self.memories: dict[int, ShapeMemory] = {}  # by operator's identity
         if state.assumptions is None:
             state.assumptions = Assumptions(state)
 

@@ -12,9 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, Protocol
 
 from windtunnel.gpus import Gpu
-from windtunnel.seam.jax_hlo import program_of_module
-from windtunnel.seam.jax_program import Program, collectives_of
-from windtunnel.seam.jax_types import Module
+from windtunnel.seam.jax.hlo import program_of_module
+from windtunnel.seam.jax.program import JitProgram, collectives_of
+from windtunnel.seam.jax.types import HloModule
 
 PLUGIN = "jax-cuda12-plugin"
 UNTUNED = [("xla_gpu_autotune_level", 0)]
@@ -26,7 +26,6 @@ class MemoryStats(Protocol):
     """`jaxlib._jax.CompiledMemoryStats`; bytes of one device."""
 
     argument_size_in_bytes: int
-    output_size_in_bytes: int
     alias_size_in_bytes: int
     temp_size_in_bytes: int
 
@@ -36,14 +35,14 @@ class GpuExecutable(Protocol):
 
     def get_compiled_memory_stats(self) -> MemoryStats: ...
 
-    def hlo_modules(self) -> Sequence[Module]: ...
+    def hlo_modules(self) -> Sequence[HloModule]: ...
 
 
-class Compiled(NamedTuple):
+class GpuProgram(NamedTuple):
     """A program as XLA compiled it for the emulated GPU: one device's kernels, collectives and memory."""
 
     executable: GpuExecutable
-    program: Program
+    program: JitProgram
     collectives: list[tuple[str, int]]
     temporary_bytes: int
     alias_bytes: int
@@ -111,7 +110,7 @@ class GpuCompiler:
         self._client: CompileOnlyClient = self._devices[0].client
         self._xla = xla_client
 
-    def compile(self, computation: object, count: int, options: CompileOptions) -> Compiled:
+    def compile(self, computation: object, count: int, options: CompileOptions) -> GpuProgram:
         """Compile a module for the first `count` devices.
 
         Raises:
@@ -124,9 +123,9 @@ class GpuCompiler:
         texts = [module.to_string() for module in executable.hlo_modules()]
         programs = [program_of_module(text) for text in texts]
         memory = executable.get_compiled_memory_stats()
-        return Compiled(
+        return GpuProgram(
             executable,
-            Program(
+            JitProgram(
                 tuple(work for program in programs for work in program.work),
                 True,
                 sum(program.unknown_loops for program in programs),

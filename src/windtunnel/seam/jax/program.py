@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from windtunnel.seam.jax_types import Aval, ClosedJaxpr, Equation, Jaxpr, Variable
+from windtunnel.seam.jax.types import Aval, ClosedJaxpr, Equation, Jaxpr, Variable
 from windtunnel.seam.recorder import Work
 from windtunnel.trace.operation import Signature
 from windtunnel.trace.plain import Json
@@ -68,7 +68,7 @@ def array_bytes(shape: str) -> int:
     return sum(_BYTES.get(kind, 4) * math.prod(sizes) for kind, sizes in arrays_of(shape))
 
 
-class Program(NamedTuple):
+class JitProgram(NamedTuple):
     """The kernels of one jitted function. `local` says that its shapes are one device's part already (shard_map).
 
     `unknown_loops` counts `while` loops, whose number of turns the jaxpr does not tell: each is counted as one turn.
@@ -88,10 +88,10 @@ class _Equation(NamedTuple):
     inputs: tuple[Variable, ...]  # literals are left out
     outputs: tuple[Variable, ...]
     source: Equation
-    body: Program | None = None  # of a loop or a branch
+    body: JitProgram | None = None  # of a loop or a branch
 
 
-def program_of(jaxpr: Jaxpr | ClosedJaxpr) -> Program:
+def program_of(jaxpr: Jaxpr | ClosedJaxpr) -> JitProgram:
     """The kernels of a (closed or open) jaxpr."""
     equations: list[_Equation] = []
     inner = _open(jaxpr)
@@ -99,7 +99,7 @@ def program_of(jaxpr: Jaxpr | ClosedJaxpr) -> Program:
     results = _flatten(inner, names, equations)
     alive = _alive(equations, results)
     bodies = [equation.body for equation in alive if equation.body is not None]
-    return Program(
+    return JitProgram(
         tuple(_kernels(alive, results)),
         _has_local_part(inner),
         sum(body.unknown_loops for body in bodies),
@@ -136,7 +136,7 @@ def _flatten(jaxpr: Jaxpr, names: Names, out: list[_Equation]) -> set[Variable]:
     return {names.get(v, v) for v in jaxpr.outvars if not hasattr(v, "val")}
 
 
-def _body(eqn: Equation) -> Program | None:
+def _body(eqn: Equation) -> JitProgram | None:
     """What a loop or a branch runs each time; the longest branch stands for a `cond`."""
     name, params = eqn.primitive.name, eqn.params
     if name == "scan":
@@ -194,12 +194,12 @@ def _called(params: Json) -> Jaxpr | ClosedJaxpr | None:
     return None
 
 
-def _repeated(jaxpr: Jaxpr | ClosedJaxpr, times: int) -> Program:
+def _repeated(jaxpr: Jaxpr | ClosedJaxpr, times: int) -> JitProgram:
     program = program_of(jaxpr)
     return program._replace(work=tuple(work._replace(times=work.times * times) for work in program.work))
 
 
-def _equation(eqn: Equation, names: Names, body: Program | None) -> _Equation:
+def _equation(eqn: Equation, names: Names, body: JitProgram | None) -> _Equation:
     inputs = []
     for variable in eqn.invars:
         if not hasattr(variable, "val"):

@@ -14,10 +14,10 @@ from weakref import WeakKeyDictionary
 import torch
 
 from windtunnel.errors import UnsupportedError
-from windtunnel.seam.torch.dispatch import library_questions
-from windtunnel.seam.torch.dispatch.known import MOST, OVERWRITING, Known, fills_its_memory
 from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords
 from windtunnel.seam.torch.plans.plan import Plan, tensors_in
+from windtunnel.seam.torch.rehearsal import library_questions
+from windtunnel.seam.torch.rehearsal.known import MOST, OVERWRITING, KnownValues, fills_its_memory
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import FLOATING, HOST_TAG, Tag, is_physically_meta, storage_of, tag_of
 
@@ -85,7 +85,7 @@ class Assumptions:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.exact = Known()
+        self.exact = KnownValues()
         self.known: WeakKeyDictionary[Tag, tuple[str, Number]] = WeakKeyDictionary()
 
     def ran(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, out: object, device: int) -> None:

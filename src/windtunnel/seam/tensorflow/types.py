@@ -45,7 +45,7 @@ class Called(Protocol):
     name: str
 
 
-class Attribute(Protocol):
+class AttrValue(Protocol):
     """`AttrValue` of an operation."""
 
     func: Called
@@ -54,7 +54,7 @@ class Attribute(Protocol):
 class NodeDef(Protocol):
     """What an operation is made from."""
 
-    attr: Mapping[str, Attribute]
+    attr: Mapping[str, AttrValue]
 
 
 class Operation(Protocol):
@@ -75,7 +75,7 @@ class FuncGraph(Protocol):
     def get_operations(self) -> Iterable[Operation]: ...
 
 
-class Function(Protocol):
+class AtomicFunction(Protocol):
     """`tensorflow.python.eager.polymorphic_function.atomic_function.AtomicFunction`."""
 
     graph: FuncGraph

@@ -16,23 +16,23 @@ from contextlib import contextmanager
 from types import ModuleType
 
 from windtunnel.errors import InstallError, UnsupportedError
-from windtunnel.seam import jax_exchange
 from windtunnel.seam.buffer_slot import BufferSlot
-from windtunnel.seam.jax_gpu_compiler import Compiled, CompileOptions, GpuCompiler, installed
-from windtunnel.seam.jax_program import Program, collectives_of, program_of
-from windtunnel.seam.jax_types import (
+from windtunnel.seam.jax import exchange
+from windtunnel.seam.jax.gpu_compiler import CompileOptions, GpuCompiler, GpuProgram, installed
+from windtunnel.seam.jax.program import JitProgram, collectives_of, program_of
+from windtunnel.seam.jax.types import (
     Array,
     Aval,
-    Call,
     ClosedJaxpr,
     Device,
+    ExecuteReplicated,
     LoweringContext,
     MeshExecutable,
     ResultHandler,
     Sharding,
 )
 from windtunnel.seam.patching import Patch, Patches, undone
-from windtunnel.seam.recorder import Holding, Installed, OutOfMemory, Recorder, Session, Work
+from windtunnel.seam.recorder import Holding, Installed, OutOfMemory, Session, Work, WorkRecorder
 from windtunnel.trace.operation import Signature
 
 NO_PALLAS = "Only interpret mode is supported on CPU backend."
@@ -57,7 +57,7 @@ def install(session: Session) -> Installed:
             "JAX has already started with GPUs of its own, which cannot be replaced; start the emulation before the "
             "first use of jax"
         )
-    seam = _Seam(session)
+    seam = _JaxSeam(session)
     patches = Patches()
     with undone(patches.restore):
         patches.apply(seam.patches())
@@ -89,17 +89,19 @@ def _limit(memory_bytes: int) -> int:
     return memory_bytes if platform else int(memory_bytes * fraction)
 
 
-class _Seam:
+class _JaxSeam:
     """What the replacements share: the recorder, the client and what is known of compiled programs."""
 
     def __init__(self, session: Session) -> None:
-        self.recorder = Recorder(session, _limit)
+        self.recorder = WorkRecorder(session, _limit)
         self.old_api = getattr(getattr(session, "options", None), "compat", None) == "d2l"
-        self.programs: weakref.WeakKeyDictionary[Call, Program] = weakref.WeakKeyDictionary()
-        self.lowered: weakref.WeakKeyDictionary[object, Program] = weakref.WeakKeyDictionary()
-        self.collectives: weakref.WeakKeyDictionary[Call, list[tuple[str, int]]] = weakref.WeakKeyDictionary()
+        self.programs: weakref.WeakKeyDictionary[ExecuteReplicated, JitProgram] = weakref.WeakKeyDictionary()
+        self.lowered: weakref.WeakKeyDictionary[object, JitProgram] = weakref.WeakKeyDictionary()
+        self.collectives: weakref.WeakKeyDictionary[ExecuteReplicated, list[tuple[str, int]]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._client: object = None
-        self.compiled: dict[int, tuple[object, Compiled]] = {}  # by identity of the CPU's executable, which is kept
+        self.compiled: dict[int, tuple[object, GpuProgram]] = {}  # by identity of the CPU's executable, which is kept
         self._compiler: GpuCompiler | None = None
         version = installed() if len({device.gpu.key for device in self.recorder.devices}) == 1 else None
         self.has_compiler = version is not None
@@ -183,8 +185,8 @@ class _Seam:
             Patch(xla_client, "batched_block_until_ready", self._block_all(xla_client.batched_block_until_ready)),
             Patch(BufferSlot(array.ArrayImpl), "function", None),
         ]
-        exchange = jax_exchange.patches(lambda array: self.places(array)[0], self.index)
-        return [*calls, *self._device_names(), *exchange]
+        lent = exchange.patches(lambda array: self.places(array)[0], self.index)
+        return [*calls, *self._device_names(), *lent]
 
     def _device_names(self) -> list[Patch]:
         from jaxlib import _jax  # type: ignore[import-untyped, unused-ignore]
@@ -302,7 +304,7 @@ class _Seam:
 
         return compile_or_get_cached
 
-    def _for_gpu(self, computation: object, count: int, options: CompileOptions) -> Compiled | None:
+    def _for_gpu(self, computation: object, count: int, options: CompileOptions) -> GpuProgram | None:
         """A program as the GPU's compiler makes it; None where that refuses what was lowered for a CPU."""
         import jax
 
@@ -314,7 +316,7 @@ class _Seam:
             self.recorder.not_modelled("compiler", name=str(error).splitlines()[0][:200])
             return None
 
-    def _of(self, executable: object) -> Compiled | None:
+    def _of(self, executable: object) -> GpuProgram | None:
         known = self.compiled.get(id(executable))
         return None if known is None else known[1]
 
@@ -345,7 +347,7 @@ class _Seam:
         return cost_analysis
 
     def _execute(self, original: Callable[..., Iterable[Array]]) -> Callable[..., object]:
-        def execute(call: Call, *args: Array) -> object:
+        def execute(call: ExecuteReplicated, *args: Array) -> object:
             places = [self.index(device) for device in call._local_devices]
             if min(places, default=-1) < 0:
                 return original(call, *args)
@@ -367,7 +369,7 @@ class _Seam:
 
         return execute
 
-    def _record(self, call: Call, places: list[int], args: Sequence[Array]) -> None:
+    def _record(self, call: ExecuteReplicated, places: list[int], args: Sequence[Array]) -> None:
         made = self._of(call.xla_executable)
         program = self.programs.get(call) if made is None else made.program
         if program is None:
@@ -383,7 +385,7 @@ class _Seam:
             for name, size in self._collectives(call):
                 self.recorder.collective(name, size, places)
 
-    def _collectives(self, call: Call) -> list[tuple[str, int]]:
+    def _collectives(self, call: ExecuteReplicated) -> list[tuple[str, int]]:
         found = self.collectives.get(call)
         if found is None:
             made = self._of(call.xla_executable)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from windtunnel.seam.exports import Lent, lend, place_at
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.tensorflow_types import Tensor
+from windtunnel.seam.tensorflow.types import Tensor
 
 
 def patches(place_of: Callable[[object], int]) -> list[Patch]:

@@ -23,7 +23,7 @@ OVERWRITING = ("aten::copy_", "aten::fill_", "aten::zero_")
 ZEROS = ("aten::zeros", "aten::zeros_like", "aten::new_zeros")
 
 
-class Known:
+class KnownValues:
     """The values that are known: a storage has all that lies in it, as elements of one dtype."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from windtunnel.seam.exports import Lent, lend
-from windtunnel.seam.jax_types import Array, Device
+from windtunnel.seam.jax.types import Array, Device
 from windtunnel.seam.patching import Patch
 
 

@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from windtunnel.errors import InstallError
-from windtunnel.seam import tensorflow_exchange
 from windtunnel.seam.buffer_slot import BufferSlot
 from windtunnel.seam.patching import Patch, Patches, undone
-from windtunnel.seam.recorder import Holding, Installed, OutOfMemory, Recorder, Session, Work
-from windtunnel.seam.tensorflow_devices import Devices
-from windtunnel.seam.tensorflow_names import gpu_index, to_cpu, to_gpu
-from windtunnel.seam.tensorflow_program import ON_HOST, Graph, has_kernel, read, shape_of, signature_of, size_of
-from windtunnel.seam.tensorflow_types import Context, DType, FuncGraph, Function, Tensor
+from windtunnel.seam.recorder import Holding, Installed, OutOfMemory, Session, Work, WorkRecorder
+from windtunnel.seam.tensorflow import exchange
+from windtunnel.seam.tensorflow.devices import Devices
+from windtunnel.seam.tensorflow.names import gpu_index, to_cpu, to_gpu
+from windtunnel.seam.tensorflow.program import ON_HOST, FunctionGraph, has_kernel, read, shape_of, signature_of, size_of
+from windtunnel.seam.tensorflow.types import AtomicFunction, Context, DType, FuncGraph, Tensor
 from windtunnel.trace.plain import Json
 
 _SHARING = frozenset(
@@ -36,7 +36,7 @@ def install(session: Session) -> Installed:
 
     Call it after `import tensorflow` and before its first operation; raises InstallError where that is too late.
     """
-    seam = _Seam(session)
+    seam = _TensorflowSeam(session)
     seam.prepare()
     patches = Patches()
     with undone(patches.restore):
@@ -51,7 +51,7 @@ def install(session: Session) -> Installed:
     return Installed(uninstall)
 
 
-class _Seam:
+class _TensorflowSeam:
     """What the replacements share."""
 
     def __init__(self, session: Session) -> None:
@@ -59,14 +59,14 @@ class _Seam:
         from tensorflow.python.framework import ops  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
         self.context = context
-        self.recorder = Recorder(session, lambda size: size)
+        self.recorder = WorkRecorder(session, lambda size: size)
         for device, pool in zip(self.recorder.devices, self.recorder.pools, strict=True):
             reserved = _RESERVED_MIB.get(device.gpu.compute_capability[0], 1800) << 20
             pool.limit_bytes = max(0, device.gpu.memory_bytes - reserved)
         self.devices = Devices(self.recorder)
         self.raw_device = ops.EagerTensor.__dict__["device"]
-        self.functions: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
-        self.graphs: weakref.WeakKeyDictionary[Function, tuple[int, Graph]] = weakref.WeakKeyDictionary()
+        self.functions: weakref.WeakValueDictionary[str, AtomicFunction] = weakref.WeakValueDictionary()
+        self.graphs: weakref.WeakKeyDictionary[AtomicFunction, tuple[int, FunctionGraph]] = weakref.WeakKeyDictionary()
         self.batch = 1
         self.busy = threading.local()
 
@@ -128,7 +128,7 @@ class _Seam:
         tensor, base = ops.EagerTensor, ops._EagerTensorBase
         return [
             *self.devices.patches(self.context),
-            *tensorflow_exchange.patches(self.place),
+            *exchange.patches(self.place),
             Patch(device_lib, "list_local_devices", self.devices.local(device_lib.list_local_devices)),
             Patch(device_util, "current", _answered(device_util.current)),
             Patch(self.context, "get_device_name", _answered(self.context.get_device_name)),
@@ -179,7 +179,7 @@ class _Seam:
         return bootstrap
 
     def _function(self, original: Callable[..., object]) -> Callable[..., object]:
-        def init(function: Function, *args: object, **options: object) -> None:
+        def init(function: AtomicFunction, *args: object, **options: object) -> None:
             original(function, *args, **options)
             self.functions[_text(function.name)] = function
 
@@ -230,7 +230,7 @@ class _Seam:
             return -1
         return self.devices.physical(gpu_index(self.context.context()._thread_local_data.device_name or ""))
 
-    def _graph(self, function: Function) -> Graph:
+    def _graph(self, function: AtomicFunction) -> FunctionGraph:
         known = self.graphs.get(function)
         if known is None or known[0] != self.batch:
             known = self.graphs[function] = (self.batch, read(function.graph, self._graph_named, self.batch))
@@ -240,7 +240,7 @@ class _Seam:
         function = self.functions.get(name)
         return None if function is None else function.graph
 
-    def _run_graph(self, name: str, graph: Graph, place: int) -> None:
+    def _run_graph(self, name: str, graph: FunctionGraph, place: int) -> None:
         recorder = self.recorder
         if graph.unknown_loops:
             recorder.not_modelled("loop", name=name)

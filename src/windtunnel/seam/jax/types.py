@@ -49,7 +49,7 @@ class Array(Protocol):
     def block_until_ready(self) -> object: ...
 
 
-class Module(Protocol):
+class HloModule(Protocol):
     """A compiled module."""
 
     def to_string(self) -> str: ...
@@ -58,7 +58,7 @@ class Module(Protocol):
 class Executable(Protocol):
     """`jaxlib.xla_client.LoadedExecutable`."""
 
-    def hlo_modules(self) -> Iterable[Module]: ...
+    def hlo_modules(self) -> Iterable[HloModule]: ...
 
 
 class ResultHandler(Protocol):
@@ -68,7 +68,7 @@ class ResultHandler(Protocol):
     out_shardings: Sequence[Sharding]
 
 
-class Call(Protocol):
+class ExecuteReplicated(Protocol):
     """A compiled program to call: `jax._src.interpreters.pxla.ExecuteReplicated`."""
 
     _local_devices: Sequence[Device]
@@ -116,7 +116,7 @@ class ClosedJaxpr(Protocol):
 class MeshExecutable(Protocol):
     """`jax._src.interpreters.pxla.MeshExecutable`: what compiling gives."""
 
-    unsafe_call: Call
+    unsafe_call: ExecuteReplicated
     xla_executable: object
 
 

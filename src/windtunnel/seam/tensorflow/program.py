@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from windtunnel.seam.recorder import Work
-from windtunnel.seam.tensorflow_types import FuncGraph, Operation, Tensor
+from windtunnel.seam.tensorflow.types import FuncGraph, Operation, Tensor
 from windtunnel.trace.operation import Signature
 from windtunnel.trace.plain import Json
 
@@ -37,7 +37,7 @@ COLLECTIVES = {
 _HOST_ONLY = ("Dataset", "Iterator", "Optional")
 
 
-class Step(NamedTuple):
+class GraphStep(NamedTuple):
     """One operation of a graph. `device` is the raw device string, "" where the caller decides.
 
     `sources` are the device strings of its inputs, with their sizes in bytes, where these are known. `collective`
@@ -50,10 +50,10 @@ class Step(NamedTuple):
     collective: str = ""
 
 
-class Graph(NamedTuple):
+class FunctionGraph(NamedTuple):
     """The steps of a function, in order, and what could not be known of them."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[GraphStep, ...]
     unknown_loops: int = 0
     unknown_shapes: int = 0
 
@@ -98,9 +98,9 @@ def is_known(tensor: Tensor) -> bool:
     return bool(tensor.shape.is_fully_defined())
 
 
-def read(graph: FuncGraph, function: Callable[[str], FuncGraph | None], batch: int) -> Graph:
+def read(graph: FuncGraph, function: Callable[[str], FuncGraph | None], batch: int) -> FunctionGraph:
     """The steps of a FuncGraph; `function` gives the graph of a function that it calls, or None."""
-    steps: list[Step] = []
+    steps: list[GraphStep] = []
     loops = shapes = 0
     for op in graph.get_operations():
         if op.type in {"While", "StatelessWhile"}:
@@ -116,10 +116,10 @@ def read(graph: FuncGraph, function: Callable[[str], FuncGraph | None], batch: i
             continue
         shapes += sum(1 for t in op.outputs if t.dtype.name != "resource" and not is_known(t))
         steps.append(_step(op, batch))
-    return Graph(tuple(steps), loops, shapes)
+    return FunctionGraph(tuple(steps), loops, shapes)
 
 
-def _step(op: Operation, batch: int) -> Step:
+def _step(op: Operation, batch: int) -> GraphStep:
     attrs = {name: op.get_attr(name) for name in ("transpose_a", "transpose_b", "adj_x", "adj_y") if _has(op, name)}
     signature = signature_of(op.type, op.inputs, op.outputs, attrs, batch)
     sources = tuple(
@@ -127,7 +127,7 @@ def _step(op: Operation, batch: int) -> Step:
         for tensor in op.inputs
         if tensor.dtype.name not in ON_HOST and tensor.op.type != "Const" and tensor.op.device
     )
-    return Step(Work(signature), op.device, sources, COLLECTIVES.get(op.type, ""))
+    return GraphStep(Work(signature), op.device, sources, COLLECTIVES.get(op.type, ""))
 
 
 def _has(op: Operation, name: str) -> bool:

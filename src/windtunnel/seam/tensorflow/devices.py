@@ -7,15 +7,15 @@ from types import ModuleType
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.recorder import Recorder
-from windtunnel.seam.tensorflow_names import gpu_index, to_cpu, to_gpu
-from windtunnel.seam.tensorflow_types import Configuration, Context, PhysicalDevice
+from windtunnel.seam.recorder import WorkRecorder
+from windtunnel.seam.tensorflow.names import gpu_index, to_cpu, to_gpu
+from windtunnel.seam.tensorflow.types import Configuration, Context, PhysicalDevice
 
 
 class Devices:
     """The emulated GPUs as `tf.config` shows them; `visible` are the machine's devices behind GPU:0, GPU:1, ..."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: WorkRecorder) -> None:
         self.recorder = recorder
         self.visible = list(range(len(recorder.devices)))
         self.growth: dict[int, bool | None] = dict.fromkeys(self.visible)

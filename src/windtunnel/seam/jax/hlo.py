@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from windtunnel.seam.jax_program import Program, array_bytes, arrays_of
+from windtunnel.seam.jax.program import JitProgram, array_bytes, arrays_of
 from windtunnel.seam.recorder import Work
 from windtunnel.trace.operation import Signature
 
@@ -40,7 +40,7 @@ OPERATIONS = {
     "exponential": 8, "log": 8, "tanh": 10, "logistic": 10, "erf": 12, "power": 15, "sine": 10, "cosine": 10,
     "rsqrt": 4, "sqrt": 4, "divide": 4, "exponential-minus-one": 8, "log-plus-one": 8,
 }  # fmt: skip
-"""Operations per element of HLO's instructions, as those of JAX's primitives in `jax_program`; one for the others."""
+"""Operations per element of HLO's instructions, as those of JAX's primitives in `program`; one for the others."""
 NOT_COMPUTED = WITHOUT_KERNEL | {"broadcast", "reshape", "slice", "transpose", "copy", "iota", "pad", "concatenate"}
 
 
@@ -85,12 +85,12 @@ def computations_of(text: str) -> tuple[dict[str, Computation], str]:
     return found, entry
 
 
-def program_of_module(text: str) -> Program:
+def program_of_module(text: str) -> JitProgram:
     """The kernels of a compiled module, for one device."""
     computations, entry = computations_of(text)
     unknown: list[str] = []
     work = _works(computations[entry], computations, unknown) if entry else []
-    return Program(tuple(work), True, len(unknown))
+    return JitProgram(tuple(work), True, len(unknown))
 
 
 def _works(computation: Computation, computations: Mapping[str, Computation], unknown: list[str]) -> list[Work]:

@@ -51,7 +51,7 @@ class Shapes:
         )
 
 
-class Memory:
+class ShapeMemory:
     """The results of one operator, by its arguments; `numbers` says whether those decide what comes out."""
 
     __slots__ = ("known", "numbers")
@@ -106,13 +106,13 @@ def nothing(made: list[Tensor | None]) -> object:
     return None
 
 
-def memory_for(plan: Plan) -> Memory | None:
+def memory_for(plan: Plan) -> ShapeMemory | None:
     """Where an operator's results are remembered; None where they may not follow from its arguments."""
     if not plan.builtin or plan.view or plan.random or plan.resizes or plan.factory or plan.composite:
         return None
     if plan.mutated_keywords or plan.name.startswith(SHAPED_BY_MEMORY) or not BY_VALUES.isdisjoint(plan.func.tags):
         return None
-    return Memory(plan) if plan.mutated == (() if plan.fresh else (0,)) else None
+    return ShapeMemory(plan) if plan.mutated == (() if plan.fresh else (0,)) else None
 
 
 def _shapes_of(plan: Plan, args: tuple[object, ...], out: object) -> Shapes | None:
