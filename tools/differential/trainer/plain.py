@@ -432,6 +432,7 @@ class PlainLoop:
         outcome.groups = [numbers(group) for group in self.optimizer.param_groups]
         outcome.scheduler = numbers(self.schedule.state_dict()) if self.schedule is not None else {}
         outcome.left = left(self.data, self.source)
+        outcome.steps = self.steps
         return outcome
 
 
