@@ -41,7 +41,7 @@ class _Replicas(nn.DataParallel[nn.Module]):
     """
 
     def __init__(self, model: nn.Module, device_ids: Sequence[torch.device]) -> None:
-        super().__init__(model, device_ids)  # type: ignore[arg-type]
+        super().__init__(model, device_ids)
         self.has_lazy = any(isinstance(part, LazyModuleMixin) for part in model.modules())
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
