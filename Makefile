@@ -34,6 +34,7 @@ help-all: help
 	@echo "make test-all         every test, on every version of torch that is claimed; takes long"
 	@echo "make test-weekly     more of the same kinds, which a change need not wait for"
 	@echo "make test-kill        trainings killed at any moment, 410 times: what is kept continues"
+	@echo "make test-signals     200 signals in the middle of operators, whose handlers raise or use the GPU: a few minutes"
 	@echo "make test-threads     threads on emulated GPUs at length, and 500 asynchronous checkpoints under four of them"
 	@echo "make test-oldest      the tests on torch $(OLDEST_TORCH), in an environment of its own"
 	@echo "make test-newest      the tests on the newest torch that pip finds, in an environment of its own"
@@ -103,7 +104,7 @@ test-long: environment
 test-weekly: environment
 	$(RUN) $(PYTEST) -m weekly $(ARGS)
 
-test-all: check test test-long test-weekly dist experiments experiment-pages docs test-kill test-threads test-jax test-tensorflow test-mxnet test-compile test-cuda test-xla test-plan-backends test-together test-libraries test-oldest test-cuda-wheel
+test-all: check test test-long test-weekly dist experiments experiment-pages docs test-kill test-signals test-threads test-jax test-tensorflow test-mxnet test-compile test-cuda test-xla test-plan-backends test-together test-libraries test-oldest test-cuda-wheel
 
 # Each other framework has an environment of its own: they pin one another's dependencies.
 test-jax test-tensorflow: test-%: environment-%
@@ -162,6 +163,10 @@ test-kill: environment
 	$(RUN) tests/train/kill.py --kills 60 --writing --emulated
 	$(RUN) tests/train/kill.py --kills 30 --ranks 2,3
 	$(RUN) tests/train/kill.py --kills 100 --varied
+
+# ARGS="--signals 1000 --seed 7"
+test-signals: environment
+	OMP_NUM_THREADS=1 $(RUN) -W ignore tests/seam/signals.py $(ARGS)
 
 test-threads: environment
 	$(RUN) tests/seam/threads.py $(ARGS)

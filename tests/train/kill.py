@@ -25,6 +25,7 @@ import socket
 import sys
 import tempfile
 import time
+import traceback
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
@@ -261,11 +262,17 @@ def start(
         total_rows = ROWS_PER_STEP if len(how.ranks) > 1 else 0
         gpus = recipe.gpus or int(how.emulated)
         own_end = killed[1] if killed is not None and killed[0] == rank else None
-        with windtunnel.emulate(str(gpus)) if gpus else nullcontext():
-            found = weights(train(folder, how.epochs, resume, total_rows, recipe, own_end))
-        if rank == 0:
-            torch.save(found, result)
-        os._exit(0)
+        failed = True
+        try:
+            with windtunnel.emulate(str(gpus)) if gpus else nullcontext():
+                found = weights(train(folder, how.epochs, resume, total_rows, recipe, own_end))
+            if rank == 0:
+                torch.save(found, result)
+            failed = False
+        finally:  # where the other rank is killed, this one fails: it must not go on to remove this program's folders
+            if failed:
+                traceback.print_exc()
+            os._exit(int(failed))
     return children
 
 

@@ -38,10 +38,10 @@ def test_a_configuration_is_the_same_on_every_machine():
 def test_a_difference_is_found():
     """The comparison sees one changed number."""
     one, two = (plain.train(space.Config(seed=3, metrics=("mae",))) for _ in range(2))
-    assert compare.differences(one, two, "fp32") == []
+    assert compare.differences(one, two, 2e-4) == []
     two.history[1]["train_mae"] += 1e-3
     two.weights[0][0, 0] += 1e-2
-    assert [line.split(":")[0] for line in compare.differences(one, two, "fp32")] == [
+    assert [line.split(":")[0] for line in compare.differences(one, two, 2e-4)] == [
         "weights[0]",
         "history[1].train_mae",
     ]

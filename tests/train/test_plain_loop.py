@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import warnings
 
 import pytest
 import torch
@@ -264,6 +265,34 @@ def test_lazy_layers_are_resumed_without_a_look_at_the_data(tmp_path):
     model = network()
     trained(model, epochs=2, checkpoint=tmp_path, fit={"resume": True})
     torch.testing.assert_close(model.state_dict(), expected.state_dict(), rtol=0, atol=0)
+
+
+def test_lazy_layers_are_resumed_on_several_gpus(session, tmp_path):
+    def run(epochs, **options):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.LazyLinear(2), nn.Linear(2, 1))
+        trained(model, epochs=epochs, num_gpus=2, **options)
+        return model.state_dict()
+
+    expected = run(2)
+    run(1, checkpoint=tmp_path)
+    found = run(2, checkpoint=tmp_path, fit={"resume": True})
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_a_training_resumed_after_an_epochs_last_step_has_trained(tmp_path):
+    """PyTorch warns of a schedule that is stepped before its optimizer, which it is in this process only."""
+
+    def run(resume):
+        model = nn.Linear(1, 1)
+        checkpoints = Checkpoints(tmp_path, every_steps=1, every_epochs=None, keep=9, asynchronous=False)
+        schedule = functools.partial(torch.optim.lr_scheduler.StepLR, step_size=1)
+        trainer = trained(model, epochs=2, checkpoint=checkpoints, fit={"scheduler": schedule, "resume": resume})
+        return model.state_dict(), trainer.scheduler.state_dict()
+
+    expected = run(False)
+    with warnings.catch_warnings(action="error"):
+        assert run(folders(tmp_path)[2]) == expected
 
 
 def test_accumulation_trains_on_a_batch_before_it_reads_the_next():

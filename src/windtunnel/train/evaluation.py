@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import zip_longest
 
 import torch
@@ -12,23 +11,10 @@ from torch import nn
 from windtunnel import torch as wt
 from windtunnel.train.data import Feed
 from windtunnel.train.metrics import Metrics
+from windtunnel.train.module import eval_mode
 from windtunnel.train.precision import Precision
 from windtunnel.train.step import Forward
 from windtunnel.train.strategies import SingleDevice
-
-
-@contextmanager
-def eval_mode(*models: object) -> Iterator[None]:
-    """Puts every submodule into eval mode for a block, then restores each one's own mode."""
-    roots = [model for model in models if isinstance(model, nn.Module)]
-    training = [module for root in roots for module in root.modules() if module.training]
-    for root in roots:
-        root.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def evaluate(

@@ -347,6 +347,8 @@ class Loop:
         if self.step.scaler is not None and state["scaler"]:
             self.step.scaler.load_state_dict(state["scaler"])
         self.position = Position(**state["position"])
+        if self.position.step:  # else a schedule that is stepped first warns: to PyTorch nothing has been trained
+            optimizer._opt_called = True  # type: ignore[attr-defined]
         trainer.history[:] = state["history"]
         for callback, kept in zip(trainer.callbacks, state["callbacks"], strict=False):
             callback.load_state_dict(kept)

@@ -37,6 +37,7 @@ def report(seed: int, names: list[Name], one: bool, quiet: bool) -> int:
     begun = time.monotonic()
     for name, verdict in verdicts(seed, names):
         counts[name.strategy][verdict.kind] += 1
+        counts[name.strategy]["resumes"] += verdict.resumes
         if verdict.kind == "agrees" and not one:
             continue
         if one or verdict.kind == "differs":
@@ -46,6 +47,7 @@ def report(seed: int, names: list[Name], one: bool, quiet: bool) -> int:
         elif not quiet:
             print(f"refused: --seed {seed} --one {name}: {verdict.lines[0]}", flush=True)
     for strategy, count in counts.items():
-        print(f"{strategy:5}", ", ".join(f"{count[kind]} {kind}" for kind in ("agrees", "refused", "differs")))
+        kinds = "agrees", "refused", "differs", "resumes"
+        print(f"{strategy:5}", ", ".join(f"{count[kind]} {kind}" for kind in kinds))
     print(f"{time.monotonic() - begun:.0f} s")
     return int(any(count["differs"] for count in counts.values()))

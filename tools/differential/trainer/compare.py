@@ -1,7 +1,8 @@
-"""One configuration through both loops, and the verdict."""
+"""One configuration through both loops, and, where it crashes, again after each of its steps; and the verdict."""
 
 from __future__ import annotations
 
+import copy
 import re
 import traceback
 from dataclasses import asdict
@@ -11,7 +12,7 @@ import torch
 
 from tools import ROOT
 from tools.differential.trainer import plain, trained
-from tools.differential.trainer.outcome import TrainerOutcome, differences
+from tools.differential.trainer.outcome import TOLERANCE, TrainerOutcome, differences
 from tools.differential.trainer.space import Config
 from windtunnel.errors import WindtunnelError
 
@@ -23,6 +24,7 @@ class Verdict(NamedTuple):
 
     kind: str
     lines: list[str]
+    resumes: int = 0
 
 
 def documented_refusals() -> list[re.Pattern[str]]:
@@ -32,9 +34,9 @@ def documented_refusals() -> list[re.Pattern[str]]:
     return [re.compile(".*".join(map(re.escape, sentence.split("...")))) for sentence in sentences]
 
 
-def run(function: Any, config: Config, rank: int) -> TrainerOutcome | Exception:
+def run(function: Any, *arguments: Any) -> TrainerOutcome | Exception:
     try:
-        outcome: TrainerOutcome = function(config, rank)
+        outcome: TrainerOutcome = function(*arguments)
     except Exception as error:  # noqa: BLE001  (what it raises is what is compared)
         return error
     return outcome
@@ -44,9 +46,7 @@ def judge(config: Config, refusals: list[re.Pattern[str]], rank: int = 0) -> Ver
     """Both loops, on this process alone or on all of them; every process judges its own outcome."""
     ours = run(trained.train, config, rank)
     if isinstance(ours, WindtunnelError):
-        sentence = str(ours)
-        known = any(pattern.match(sentence) for pattern in refusals)
-        return Verdict("refused", [sentence]) if known else Verdict("differs", [f"refused, not documented: {sentence}"])
+        return refusal(ours, refusals)
     plainly = run(plain.train, config, rank)
     if isinstance(plainly, Exception) and isinstance(ours, Exception):
         same = type(plainly) is type(ours)
@@ -56,9 +56,35 @@ def judge(config: Config, refusals: list[re.Pattern[str]], rank: int = 0) -> Ver
         return Verdict("differs", ["only the plain loop raises", *_long(plainly)])
     if isinstance(ours, Exception):
         return Verdict("differs", ["only the Trainer raises", *_long(ours)])
+    again = after_crashes(config, ours, refusals, rank) if config.resume == "crash" else Verdict("agrees", [])
     forget(config, plainly, ours)
-    lines = differences(plainly, ours, config.precision)
-    return Verdict("differs" if lines else "agrees", lines)
+    lines = differences(plainly, ours, TOLERANCE[config.precision])
+    return Verdict("differs", lines, again.resumes) if lines else again
+
+
+def refusal(error: WindtunnelError, refusals: list[re.Pattern[str]]) -> Verdict:
+    sentence = str(error)
+    known = any(pattern.match(sentence) for pattern in refusals)
+    return Verdict("refused", [sentence]) if known else Verdict("differs", [f"refused, not documented: {sentence}"])
+
+
+def after_crashes(config: Config, whole: TrainerOutcome, refusals: list[re.Pattern[str]], rank: int) -> Verdict:
+    """A training that crashes after a step and is resumed leaves what `whole` left, bit for bit; so for each step."""
+    kind, found = "agrees", list[str]()
+    for step in range(1, whole.steps + 1):  # all of them, whatever is found: the other processes do so
+        ours = run(trained.train, config, rank, step)
+        if isinstance(ours, WindtunnelError):
+            verdict = refusal(ours, refusals)
+        elif isinstance(ours, Exception):
+            verdict = Verdict("differs", ["raises", *_long(ours)])
+        else:
+            expected = copy.deepcopy(whole)
+            forget(config, expected, ours)
+            lines = differences(expected, ours, 0.0)
+            verdict = Verdict("differs" if lines else "agrees", lines)
+        if verdict.kind != "agrees" and kind != "differs":
+            kind, found = verdict.kind, [f"resumed after step {step}: {line}" for line in verdict.lines]
+    return Verdict(kind, found, whole.steps)
 
 
 def forget(config: Config, plainly: TrainerOutcome, ours: TrainerOutcome) -> None:

@@ -26,14 +26,14 @@ class TrainerOutcome:
     predictions: list[torch.Tensor] = field(default_factory=list)
     modes: list[bool] = field(default_factory=list)  # training or eval, of every part of the model
     left: dict[str, Any] = field(default_factory=dict)  # the user's data, generators and samplers afterwards
+    steps: int = 0
 
 
 TOLERANCE = {"fp32": 2e-4, "fp16": 2e-2, "bf16": 5e-2}
 
 
-def differences(plain: TrainerOutcome, trained: TrainerOutcome, precision: str) -> list[str]:
+def differences(plain: TrainerOutcome, trained: TrainerOutcome, tolerance: float) -> list[str]:
     """A line for each part that differs; relative to the size of what is compared."""
-    tolerance = TOLERANCE[precision]
     lines = []
     for part in fields(TrainerOutcome):
         found = _compare(getattr(plain, part.name), getattr(trained, part.name), tolerance, part.name)

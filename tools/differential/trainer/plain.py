@@ -324,9 +324,12 @@ class PlainLoop:
                     return
                 yield [Part(batch, rows_of(batch))]
         source = iter(batches)
-        for rank in range(self.config.world if isinstance(batches, DataLoader) else 0):
+        for rank in reversed(range(self.config.world)):  # each reads for itself; where they differ, it is refused
             with self.streams.of(rank):
-                torch.empty((), dtype=torch.int64).random_()
+                if isinstance(batches, DataLoader):
+                    torch.empty((), dtype=torch.int64).random_()
+                else:
+                    source = iter(batches)
         while group := list(itertools.islice(source, self.config.world)):
             parts = [Part(move(batch, torch.device("cpu"), copy=True), rows_of(batch)) for batch in group]
             yield parts + [Part(parts[-1].batch, 0)] * (self.config.world - len(parts))
@@ -432,6 +435,7 @@ class PlainLoop:
         outcome.groups = [numbers(group) for group in self.optimizer.param_groups]
         outcome.scheduler = numbers(self.schedule.state_dict()) if self.schedule is not None else {}
         outcome.left = left(self.data, self.source)
+        outcome.steps = self.steps
         return outcome
 
 

@@ -62,8 +62,7 @@ class Config:
     metrics: tuple[str, ...] = ()
     patience: int = 0  # of early stopping; 0 is none
     callback: str = "none"
-    resume: str = "none"  # none, epochs, crash
-    crash_at: int = 0
+    resume: str = "none"  # none, epochs, crash (after each step)
     save_every: int = 1
     log_every: int = 2
     predict: str = "none"
@@ -170,7 +169,6 @@ def _run(config: Config, rng: random.Random) -> Config:
         patience=rng.choice((0, 0, 0, 0, 1, 2)),
         callback=_often(rng, "none", ("lr", "unfreeze", "freeze", "evaluate", "stop", "eval norm"), 0.65),
         resume=resume,
-        crash_at=rng.randrange(1, 8),
         save_every=rng.choice((1, 2, 3)),
         log_every=rng.choice((1, 2, 50)),
         predict=_often(rng, "none", ("raw tensors", "Tensors", "loader", "list", "distributed sampler"), 0.4),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +105,8 @@ class Log:
     def close(self) -> None: ...
 
 
-def train(config: Config, rank: int = 0) -> TrainerOutcome:
-    """Through one `fit`, or through two of which the second goes on where the first ended."""
+def train(config: Config, rank: int = 0, crash_at: int = 0) -> TrainerOutcome:
+    """Through one `fit`, or through two of which the second goes on where the first ended, or crashed after a step."""
     with ExitStack() as stack:
         folder, before = None, Log()
         if config.resume != "none":
@@ -115,14 +115,10 @@ def train(config: Config, rank: int = 0) -> TrainerOutcome:
             first = Run(config, rank, folder)
             first.fit(epochs=config.epochs - 1)
             before = first.log
-        elif config.resume == "crash":
-            first = Run(config, rank, folder, crash_at=config.crash_at)
-            try:
+        elif crash_at:
+            first = Run(config, rank, folder, crash_at=crash_at)
+            with suppress(Crash):
                 first.fit()
-            except Crash:
-                pass
-            else:
-                return first.outcome()  # the training was shorter
             before = first.log
         run = Run(config, rank, folder, other=folder is not None and any(folder.iterdir()))
         run.fit(resume=config.resume != "none")
@@ -244,6 +240,7 @@ class Run:
             predictions=predictions,
             modes=[module.training for module in self.net.modules()],
             left=left(self.data, self.source),
+            steps=trainer.step,
         )
 
     def whole(self, module: nn.Module) -> list[torch.Tensor]:

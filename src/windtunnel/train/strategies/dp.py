@@ -7,8 +7,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from windtunnel import torch as wt
+from windtunnel.train.module import eval_mode
+from windtunnel.train.reproducible import random_state, restore_random_state
 from windtunnel.train.strategies.single import SingleDevice
 
 
@@ -28,11 +31,26 @@ class DataParallel(SingleDevice):
         super().place(model)
         if len(self.gpus) < 2:
             return model
-        return _Replicas(model, device_ids=self.gpus)
+        return _Replicas(model, self.gpus)
 
 
 class _Replicas(nn.DataParallel[nn.Module]):
-    """PyTorch's DataParallel gives lists of names and dataclasses whole to every replica; this divides them too."""
+    """PyTorch's DataParallel gives lists of names and dataclasses whole to every replica; this divides them too.
+
+    Lazy layers whose weights have been loaded cannot be replicated before a forward pass all the same: they get one.
+    """
+
+    def __init__(self, model: nn.Module, device_ids: Sequence[torch.device]) -> None:
+        super().__init__(model, device_ids)
+        self.has_lazy = any(isinstance(part, LazyModuleMixin) for part in model.modules())
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        if self.has_lazy:
+            self.has_lazy, random = False, random_state()
+            with torch.no_grad(), eval_mode(self.module):
+                self.module(*wt.map_tensors(torch.clone, inputs), **kwargs)
+            restore_random_state(random)
+        return super().forward(*inputs, **kwargs)
 
     def scatter(self, inputs: tuple[object, ...], kwargs: dict[str, object] | None, device_ids: Any) -> object:
         tensors = {id(tensor): tensor for tensor in wt.tensors_in(inputs)}

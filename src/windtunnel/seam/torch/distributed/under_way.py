@@ -114,6 +114,11 @@ class Journeys:
             for follow in mine.then:
                 follow()
 
+    def forget(self) -> None:
+        """In a forked child, which has none of the threads that carry them."""
+        self._all.clear()
+        self._unwatch()
+
     def meet(self, func: OpOverload, args: Arguments, kwargs: Keywords | None) -> None:
         """An operator is about to run: wait first where it is on a device, or is given what another thread awaits."""
         if func.namespace in COLLECTIVES:
@@ -137,7 +142,7 @@ class Journeys:
             self.meet(func, args, kwargs)
             return stock(mode, func, types, args, kwargs)
 
-        self._kind, self._core.under_way = kind, self.finish
+        self._kind, self._core.under_way = kind, self
         kind.__torch_dispatch__ = watched  # type: ignore[method-assign, assignment]
 
     def _unwatch(self) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from time import thread_time_ns
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from weakref import ReferenceType, WeakSet
 
 import torch
@@ -85,6 +84,16 @@ class Meter:
         local.covered_ns = max(0, local.covered_ns - spent_ns)
 
 
+class Journeys(Protocol):
+    """Collectives that are under way."""
+
+    def finish(self) -> None:
+        """Wait for those of this thread, and put them on their streams."""
+
+    def forget(self) -> None:
+        """In a forked child: nobody there carries them."""
+
+
 class Core:
     """What the parts of a `State` are given; the state is one itself."""
 
@@ -98,7 +107,7 @@ class Core:
         self.work: HostWork | None = None  # where it is measured beside that clock
         self.captures: list[Capture] = []  # that are underway, of all threads
         self.loaders: WeakSet[dataloader._MultiProcessingDataLoaderIter] = WeakSet()  # that have workers
-        self.under_way: Callable[[], object] | None = None  # puts on their streams the collectives that are under way
+        self.under_way: Journeys | None = None  # while there are any
 
     def host(self) -> HostThread:
         """This thread's clock, brought up to now where the host's own work is measured."""
@@ -131,7 +140,7 @@ class Core:
     def arrive(self) -> None:
         """Wait for the collectives of this thread that are under way, before anything is done on a device."""
         if self.under_way is not None:
-            self.under_way()
+            self.under_way.finish()
 
     def site(self) -> int:
         """The number of the program's line that is running."""

@@ -11,7 +11,6 @@ ends the process.)
 from __future__ import annotations
 
 import _thread
-import gc
 import os
 import sys
 import time
@@ -19,9 +18,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import accumulate, chain, islice, repeat, takewhile
-from operator import attrgetter, call, is_not, methodcaller
+from operator import attrgetter, is_not, methodcaller
 from time import perf_counter_ns as clock_ns
 from typing import Protocol
+
+from windtunnel.seam.living import at_once
 
 OFTEN_S, SELDOM_S, OFTEN, MOST_LOOKS = 0.001, 0.02, 300, 1500
 """How often is looked, and how many looks are enough: the first ones tell most."""
@@ -96,11 +97,8 @@ def stack_of(thread: int) -> list[Frame]:
     """A thread's frames of this moment, as (file, line, function), innermost first; none of one that has ended."""
     here = chain(islice(map(methodcaller("get", thread), iter(sys._current_frames, None)), 1), repeat("f_back"))
     frames: Iterator[Frame] = map(PARTS, takewhile(PRESENT, accumulate(here, getattr)))
-    walk = partial[list[Frame] | None](list, frames)
-    turns = {True: (gc.disable, walk, gc.enable), False: (walk,)}
-    # One call into C, from the question to the answer: see the docstring of the module.
-    done = list(map(call, chain.from_iterable(map(turns.__getitem__, map(call, (gc.isenabled,))))))
-    return [frame for frame in done[len(done) // 2] or () if frame[1]]
+    walk = partial[list[Frame]](list, frames)
+    return [frame for frame in at_once(walk)[0] if frame[1]]  # see the docstring of the module
 
 
 def can_look() -> bool:

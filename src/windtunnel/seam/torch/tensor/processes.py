@@ -38,6 +38,8 @@ def _after_fork() -> None:
         return
     # What another thread of the parent held stays held for ever in the child.
     state.default_generator = threading.RLock()
+    if state.under_way is not None:
+        state.under_way.forget()
     machine = state.machine
     machine.turns.forked()
     trace = machine.trace
