@@ -166,3 +166,20 @@ def test_faults_in_numba(tmp_path):
 def test_cuda_core(tmp_path):
     done = run(tmp_path, CORE)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+def test_refused_launch_raises_where_it_is_made(tmp_path):
+    text = HEAD + """
+@cuda.jit
+def count(x):
+    x[0] += 1
+
+try:
+    count[1, 2048](np.zeros(1))
+except Exception as error:
+    assert "INVALID_VALUE" in str(error), error
+    print("done")
+"""
+    done = run(tmp_path, text, "--json")
+    assert "done" in done.stderr
+    assert not [one for one in json.loads(done.stdout)["findings"] if one["severity"] == "error"]

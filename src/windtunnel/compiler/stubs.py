@@ -14,8 +14,8 @@ from windtunnel.version import __version__
 MOST_ARGUMENTS = 14
 LETTERS = "abcdefghijklmnop"[:MOST_ARGUMENTS]
 GIVEN = ", ".join(f"long {letter}" for letter in LETTERS)
-ENDED = 4
-"""CUDA_ERROR_DEINITIALIZED: what functions give once Python has ended."""
+ENDED = 0
+"""What functions give once Python has ended, where nothing is left but to give back what the end takes anyway."""
 HEAD = """typedef long (*function)({given});
 static function functions[{count}];
 static int ended;

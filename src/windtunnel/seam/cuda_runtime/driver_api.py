@@ -208,7 +208,9 @@ class DriverApi:
                 return errors.INVALID_VALUE
             pointers[:count] = [buffer + parameter.offset for parameter in found.kernel.parameters]
         address = ctypes.addressof(pointers)
-        return self.runtime.launch(kernel, gx, gy, gz, bx, by, bz, address, shared, stream, cooperative)
+        error = self.runtime.launch(kernel, gx, gy, gz, bx, by, bz, address, shared, stream, cooperative)
+        self.runtime.error_read()  # the call itself gives it
+        return error
 
     def launch_by(self, settings: int, kernel: int, given: int, packed: int) -> int:
         """The same, described by a CUlaunchConfig."""
