@@ -183,7 +183,11 @@ class Watch:
             self._over = True
             with suppress(KeyboardInterrupt):
                 self._outlast()
-        if self.ledger is not None and self._own_folder and all(entry.rank.ending is not None for entry in self._entries()):
+        if (
+            self.ledger is not None
+            and self._own_folder
+            and all(entry.rank.ending is not None for entry in self._entries())
+        ):
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _outlast(self) -> None:
