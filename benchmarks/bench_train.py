@@ -284,7 +284,7 @@ def emulated(gpus: str = "1xV100", epochs: int = 12) -> None:
     base = 0.0
     print(f"{case.name}, {epochs} epochs, EMULATED {gpus}: modelled")
     for name, run in runs.items():
-        with windtunnel.emulate(gpus) as session:
+        with windtunnel.emulate(gpus, host="reference") as session:
             wt.synchronize(wt.gpu(0))  # begins CUDA, which takes its time once
             begin = time.perf_counter()
             run()

@@ -150,7 +150,7 @@ class Session:
         self.trace = Trace()
         self.trace.folder = os.getcwd()
         self.settings = _alloc_settings()
-        self.host = None if options.host is None else hosts.find(options.host)
+        self.host = hosts.find(options.host or hosts.DEFAULT)
         own = None if options.curves is None else measured.load(options.curves)
         named = options.network
         self.network = None if named is None else networks.find(named, self._key)
@@ -325,7 +325,7 @@ class Session:
 
     def _pace(self) -> float:
         """By what the host that is emulated is slower in plain Python than this machine; 1 where none was named."""
-        return 1.0 if self.host is None else self.host.python_ns / hosts.python_ns_here()
+        return 1.0 if self.options.host is None else self.host.python_ns / hosts.python_ns_here()
 
     def write_totals(self) -> None:
         """Write the devices' totals as they are at this moment."""
@@ -405,8 +405,7 @@ class Session:
         facts["devices"] = []
         facts["cuda_version"] = list(self.cuda_version)
         facts["program"] = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else ""
-        host = self.host or hosts.find(hosts.DEFAULT)
-        facts["host"] = {"name": host.name, "band": list(host.band)}
+        facts["host"] = self.host.describe()
         facts["rank"] = int(os.environ.get("RANK", "0") or 0)
         facts["versions"] = _versions()
 
@@ -427,13 +426,17 @@ def build_machine(
 ) -> Machine:
     """A machine of these GPUs, with allocators that follow PYTORCH_CUDA_ALLOC_CONF and curves measured by its owner."""
     machine = Machine(trace, [], turns=Turns(threading.RLock))
+    host = host or hosts.find("reference")
+    machine.backward_ns, machine.parameter_ns, machine.event_ns = (
+        round(1000 * us) for us in (host.backward_us, host.parameter_us, host.event_us)
+    )
     agents = iter(range(1, 1 << 62))
     for index, gpu in enumerate(models):
         driver = live.device_memory(index, len(models), gpu.memory_bytes, os.environ.get(variables.FOLDER))
         join = partial(merged, machine.host_order)
         allocator = CachingAllocator(index, driver, settings, MachineEvents(machine, index), join_accesses=join)
         plan_cache = PlanCache(cuda_version)
-        cost = CostModel(gpu, cuda_version, own, host, network)
+        cost = CostModel(gpu, cuda_version, own, host.issue, network)
         context = versions.context_bytes(gpu, cuda_version)
         device = Device(index, gpu, cost, allocator, driver, plan_cache, lambda: next(agents), context)
         machine.turns.guard(device, allocator, plan_cache)

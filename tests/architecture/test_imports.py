@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hosts": {"foreign"},
     "networks": {"foreign"},
     "operators": {"trace"},
-    "cost": {"trace", "operators", "gpus", "hosts", "networks", "foreign"},
+    "cost": {"trace", "operators", "gpus", "networks", "foreign"},
     "machine": {"trace", "operators", "gpus", "networks", "cost"},
     "ranks": {"foreign", "trace"},
     "faults": set(),

@@ -33,7 +33,7 @@ ALONE = [page for page in CORPUS if page.ranks == 1 and not page.triton and not 
 @pytest.mark.usefixtures("restored_environment")
 def test_page(page: Page):
     code = compile(page.program, str(page.path), "exec")
-    with emulate(page.gpus, memory_history=page.history) as session:
+    with emulate(page.gpus, memory_history=page.history, host="reference") as session:
         exec(code, {"__name__": "__main__", "__file__": str(page.path)})
     assert {as_found(page, finding) for finding in session.findings()} == page.expected
 
@@ -52,7 +52,11 @@ def test_page_of_several_ranks(page: Page, tmp_path: Path):
     program, report = tmp_path / "page.py", tmp_path / "report.json"
     program.write_text(page.program, "utf-8")
     options = ["--gpus", page.gpus, "--nproc-per-node", str(page.ranks), "--report", str(report), "-q"]
-    subprocess.run([sys.executable, "-m", "windtunnel", "run", *options, str(program)], check=True, timeout=600)
+    subprocess.run(
+        [sys.executable, "-m", "windtunnel", "run", "--host", "reference", *options, str(program)],
+        check=True,
+        timeout=600,
+    )
     findings = json.loads(report.read_text("utf-8"))["findings"]
     assert {finding["file"] for finding in findings} <= {str(program), ""}
     found = {(finding["code"], finding["line"], finding["severity"] != "info") for finding in findings}

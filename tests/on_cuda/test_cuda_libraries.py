@@ -169,7 +169,9 @@ def test_cuda_core(tmp_path):
 
 
 def test_refused_launch_raises_where_it_is_made(tmp_path):
-    text = HEAD + """
+    text = (
+        HEAD
+        + """
 @cuda.jit
 def count(x):
     x[0] += 1
@@ -180,6 +182,7 @@ except Exception as error:
     assert "INVALID_VALUE" in str(error), error
     print("done")
 """
+    )
     done = run(tmp_path, text, "--json")
     assert "done" in done.stderr
     assert not [one for one in json.loads(done.stdout)["findings"] if one["severity"] == "error"]

@@ -28,6 +28,8 @@ from windtunnel.trace.trace import Trace
 PATIENCE_S = 600
 MARK = "_round_of_the_loop"
 ROUNDS = 4
+HOST = "reference"
+"""What issues the work: the record of what was promised and kept is of it."""
 """Fewer are no loop."""
 
 
@@ -88,7 +90,7 @@ MEASURED = {"peak": ("peak_bytes",), "reserved memory": ("reserved_bytes",)}
 
 def prepare() -> None:
     """Import what every rehearsal needs, once and before the processes of the rehearsals are forked."""
-    with emulate("V100") as session:
+    with emulate("V100", host=HOST) as session:
         exec(WARM, {})
     judge([session.trace.canonical()])
 
@@ -138,7 +140,7 @@ def _rehearse(job: Job) -> Rehearsal:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(job.folder or folder)
         os.environ.update(job.variables)
-        with emulate(job.gpus, **job.options) as session:
+        with emulate(job.gpus, **{"host": HOST, **job.options}) as session:
             rounds = _Rounds(session.trace)
             setattr(builtins, MARK, rounds.mark)
             exec(job.prelude, {"__name__": "prelude"})

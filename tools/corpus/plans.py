@@ -76,7 +76,7 @@ def planned(model: str, kind: str, published: dict[str, training.TrainingRow]) -
         Program("module", PROGRAM, (model, kind)),
         tuple(published),
         largest=parse_largest(f"--batch-size=1..{top}"),
-        options={"assume": 1.0},
+        options={"assume": 1.0, "host": "reference"},
     )
     return {row.gpus: row for row in planning.make(question, Work(), folder=default_folder()).rows}
 

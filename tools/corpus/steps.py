@@ -24,9 +24,9 @@ class Step(NamedTuple):
     end: int
 
 
-def emulated(gpu: str, cuda: str) -> AbstractContextManager[Session]:
-    """A GPU on which programs run without data."""
-    return emulate(gpu, no_data=True, assume=1.0, cuda_version=cuda)
+def emulated(gpu: str, cuda: str, host: str = "reference") -> AbstractContextManager[Session]:
+    """A GPU on which programs run without data; most figures were published of servers and desktops of one's own."""
+    return emulate(gpu, no_data=True, assume=1.0, cuda_version=cuda, host=host)
 
 
 def timed(step: Callable[[], object], session: Session, warm_up: int = 1) -> Step:

@@ -38,8 +38,8 @@ INDEX = """# Experiments
 
 Each experiment is a small program of windtunnel's own library that answers a question of the documents on the machine
 that it runs on: `windtunnel experiment NAME`. Without a GPU, `--gpus 2xV100` emulates two; then the GPU's numbers are
-modelled, and the CPU's measured where the page was made. A page has a table, plots, and two sentences that follow from
-the numbers of its run.
+modelled, with the host `reference`, and the CPU's measured where the page was made. A page has a table, plots, and two
+sentences that follow from the numbers of its run.
 
 | experiment | question |
 | --- | --- |

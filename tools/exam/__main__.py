@@ -1,6 +1,6 @@
 """The clock's exam (`make exam`).
 
-    python -m tools.exam CHECKOUT [--gpu H100] [--only conv] [--least-ms 0.2] [--rows]
+    python -m tools.exam CHECKOUT [--gpu H100] [--only conv] [--least-ms 0.2] [--host NAME] [--rows]
 
 CHECKOUT is a clone of github.com/ScalingIntelligence/KernelBench with its history. Its programs run unmodified, without
 data, and their times are compared with those that lie beside them: median, 90th percentile and bias of the error, and
@@ -19,6 +19,7 @@ from tools.corpus.outcomes import Outcome, show, summarize
 from tools.exam import kernelbench
 from tools.exam.kernelbench import Program
 from tools.fitting import Residuals, band_row, update_bands
+from windtunnel import hosts
 
 BANDS = {
     "convolutions, others": ("convolution, transposed", "convolution, 1-D", "convolution, 3-D"),
@@ -44,12 +45,13 @@ def main() -> None:
     parser.add_argument("--gpu", default="", help="only machines whose GPU's name begins so")
     parser.add_argument("--only", default="", help="only programs with this word in their names")
     parser.add_argument("--least-ms", type=float, default=0.0, help="only programs that took at least so long")
+    parser.add_argument("--host", default=hosts.DEFAULT, help=f"who issues the work  [default: {hosts.DEFAULT}]")
     parser.add_argument("--rows", action="store_true", help="a line for each program")
     parser.add_argument("--all", action="store_true", help="those that are held back too; not for work on the clock")
     parser.add_argument("--bands", action="store_true", help="write the bands that only these programs tell of")
     options = parser.parse_args()
     found = []
-    for program, one in kernelbench.outcomes(options.checkout, options.gpu, options.only, options.all):
+    for program, one in kernelbench.outcomes(options.checkout, options.gpu, options.only, options.all, options.host):
         if one.published >= options.least_ms:
             found.append((program, show(one) if options.rows else one))
     summarize(one for _, one in found)

@@ -132,13 +132,15 @@ def published(checkout: Path, edition: Edition, machine: str, everything: bool) 
     return found
 
 
-def predicted(program: Program, gpu: str, clears_l2: bool) -> tuple[float, float | None, tuple[float, float] | None]:
+def predicted(
+    program: Program, gpu: str, clears_l2: bool, host: str = hosts.DEFAULT
+) -> tuple[float, float | None, tuple[float, float] | None]:
     """Its time in milliseconds on an emulated GPU without data, its kernels' band, and what hosts make of that.
 
     What is between two events and no kernel is the host's: it widens the band as a report widens a step's.
     """
     names: dict[str, Any] = {"__name__": program.name}
-    with windtunnel.emulate(gpu, no_data=True) as session, torch.no_grad():
+    with windtunnel.emulate(gpu, no_data=True, host=host) as session, torch.no_grad():
         exec(compile(program.text, f"{program.name}.py", "exec"), names)
         with torch.device("cuda"):  # inputs of gigabytes are made where they cost nothing
             inputs = [one.cuda() if isinstance(one, torch.Tensor) else one for one in names["get_inputs"]()]
@@ -159,12 +161,14 @@ def predicted(program: Program, gpu: str, clears_l2: bool) -> tuple[float, float
                 busy.append(sum(row[END] - row[START] for row in rows if row[KIND] == Kind.KERNEL) / 1e6)
         session.write_band()
         band = session.trace.facts["band"]
-    host = max(0.0, 1.0 - sum(busy) / sum(spent))
-    within = None if band is None else with_hosts(band, host, hosts.find(hosts.DEFAULT).band)
+    share = max(0.0, 1.0 - sum(busy) / sum(spent))
+    within = None if band is None else with_hosts(band, share, hosts.find(host).band)
     return sum(spent) / len(spent), band, within
 
 
-def outcomes(checkout: Path, gpu: str, word: str, everything: bool) -> Iterator[tuple[Program, Outcome]]:
+def outcomes(
+    checkout: Path, gpu: str, word: str, everything: bool, host: str = hosts.DEFAULT
+) -> Iterator[tuple[Program, Outcome]]:
     """Each program with `word` in its name on each machine with a published time whose GPU's name begins with `gpu`."""
     for edition in EDITIONS:
         for machine, key in edition.machines.items():
@@ -176,7 +180,7 @@ def outcomes(checkout: Path, gpu: str, word: str, everything: bool) -> Iterator[
                 if time is None or word not in program.name:
                     continue
                 try:
-                    found, band, within = predicted(program, key, edition.clears_l2)
+                    found, band, within = predicted(program, key, edition.clears_l2, host)
                 except (WindtunnelError, RuntimeError) as error:
                     print(f"{program.name} on {key} ({machine}) did not run: {str(error).splitlines()[0]}", flush=True)
                     continue

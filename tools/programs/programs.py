@@ -54,6 +54,8 @@ UNPASSED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 IDLE = "not run"
 PYTEST = ("pytest", "-q", "-p", "no:cacheprovider", "--color=no", "--disable-warnings")
 RANKS = "--nproc-per-node"
+HOST = "reference"
+"""What issues the programs' work: the steps in the data are of it."""
 SECONDS = re.compile(r"seconds a step: processor ([\d.]+), real ([\d.]+)")
 """What scripts/step_seconds.py prints."""
 SLOWEST = 4.0
@@ -65,7 +67,7 @@ HEAD = """# Programs that others wrote
 
 The programs below run unchanged on emulated GPUs; where they print losses that can be compared, those equal the
 CPU's. [The data](figures/programs.json) have what each does, its GPUs, its packages with their versions, the step's
-time and the peak of memory (both modelled), and the findings.
+time with the host `reference` and the peak of memory (both modelled), and the findings.
 
 ## Repeat it
 
@@ -243,7 +245,7 @@ def _command(row: Row, folder: Path, report: Path) -> list[str]:
     words = _words(row.command, row, folder)
     if row.recovery:
         return [sys.executable, str(RECOVERY / "every_death.py"), str(RECOVERY / row.recovery), *words]
-    run = [sys.executable, "-m", "windtunnel", "run", "--gpus", row.gpus, *row.options]
+    run = [sys.executable, "-m", "windtunnel", "run", "--host", HOST, "--gpus", row.gpus, *row.options]
     if row.tests:
         return [sys.executable, "-m", *PYTEST, "--gpus", row.gpus, *words]
     return [*run, "--report", str(report), *words]

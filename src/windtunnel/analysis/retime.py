@@ -93,6 +93,11 @@ def network_of(trace: Trace) -> Network | None:
     return from_network(facts) if facts else None
 
 
+def issue_of(trace: Trace) -> float:
+    """By what the host of a trace multiplies the times of calls."""
+    return float(trace.facts.get("host", {}).get("issue", 1.0))
+
+
 def _facts(trace: Trace, before: list[Gpu], after: list[Gpu], cuda: versions.Version, band: float | None) -> Json:
     facts = dict(trace.facts)
     was = facts.get("cuda_version") or cuda
@@ -191,8 +196,9 @@ class Retiming:
         self.trace = trace
         self.out = Trace()
         was = network_of(trace)
-        self.old = [CostModel(gpu, cuda, network=was) for gpu in before]
-        self.new = [CostModel(gpu, cuda, network=network or was) for gpu in after]
+        issue = issue_of(trace)
+        self.old = [CostModel(gpu, cuda, issue=issue, network=was) for gpu in before]
+        self.new = [CostModel(gpu, cuda, issue=issue, network=network or was) for gpu in after]
         self.loads = [
             (Sustained(one.generation), Sustained(other.generation)) for one, other in zip(before, after, strict=False)
         ]

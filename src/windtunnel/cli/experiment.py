@@ -29,6 +29,9 @@ from windtunnel.reports.text import is_coloured
 from windtunnel.trace.plain import Json
 from windtunnel.trace.units import format_share, plural
 
+HOST = "reference"
+"""What issues an experiment's work: its question is what a GPU does, and a slow host would hide that."""
+
 
 @click.command("experiment")
 @click.argument("name", default="list")
@@ -109,7 +112,7 @@ def perform(name: str, gpus: str | None = None, *, small: bool = False, sizes: S
         _require(name, experiment, len(parse(gpus)))
         cpu = before(chosen) if before else None
         dataless: Json = {} if experiment.VALUES else {"no_data": True, "assume": 0.0}
-        with session.emulate(gpus, **dataless) as emulated:
+        with session.emulate(gpus, host=HOST, **dataless) as emulated:
             result = experiment.run(chosen, cpu)
         band = emulated.trace.facts["band"]
         modelled = "modelled" if band is None else f"modelled, ±{format_share(band)} per kernel"

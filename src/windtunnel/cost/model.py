@@ -20,13 +20,12 @@ from windtunnel.cost.links import Links
 from windtunnel.cost.measured import MeasuredFile
 from windtunnel.cost.recurrent import Recurrence, recurrence
 from windtunnel.gpus import Gpu
-from windtunnel.hosts import Host
 from windtunnel.networks import Network
 from windtunnel.operators.classes import OperatorClass, bare, classify
 from windtunnel.trace import roofline
 from windtunnel.trace.operation import Signature
 
-_CALLS = ("empty_us", "event_us", "synchronize_us", "graph_launch_us")
+_CALLS = ("empty_us", "view_us", "event_us", "synchronize_us", "graph_launch_us")
 """What of the driver's times is the host's own processor."""
 _PRODUCTS = frozenset({"matmul", "bmm", "convolution", "attention", "rnn"})
 _THREADS_PER_ITEM = 4
@@ -63,14 +62,14 @@ class CostModel:
     """What operations cost on one GPU, in whole nanoseconds.
 
     `launch_ns` is the time from a launch to the start of the kernel, `empty_ns` what the host takes for a tensor of
-    which nothing is computed, `event_ns` its part of recording, waiting for or querying an event, `synchronize_ns` what
-    a synchronization takes on top of its wait, `queue_depth` how many launches may be pending on a stream, `lock_share`
-    the part of its time in operators in which a thread holds Python's lock, `copy_dispatch_ns` the host's part of
-    a copy, `copy_ns` (of `Links`) what a copy takes and `staging_ns` the host's part of one from pageable memory. All
-    of this is modelled: `source` says so.
-    `host` is the processor that issues the work, `network` what connects nodes of such GPUs, by default their usual
-    one; `collective_ns` is what a collective takes. `measured` are curves of a GPU of the same generation, which take
-    the place of those that come with windtunnel.
+    which nothing is computed, `view_ns` for a view, `event_ns` its part of recording, waiting for or querying an event,
+    `synchronize_ns` what a synchronization takes on top of its wait, `queue_depth` how many launches may be pending on
+    a stream, `lock_share` the part of its time in operators in which a thread holds Python's lock, `copy_dispatch_ns`
+    the host's part of a copy, `copy_ns` (of `Links`) what a copy takes and `staging_ns` the host's part of one from
+    pageable memory. All of this is modelled: `source` says so.
+    `issue` multiplies the times of calls, as a host of `hosts/*.toml` has it, `network` is what connects nodes of such
+    GPUs, by default their usual one; `collective_ns` is what a collective takes. `measured` are curves of a GPU of the
+    same generation, which take the place of those that come with windtunnel.
     """
 
     source = "modelled"
@@ -80,13 +79,13 @@ class CostModel:
         gpu: Gpu,
         cuda_version: tuple[int, int] = (11, 2),
         measured: MeasuredFile | None = None,
-        host: Host | None = None,
+        issue: float = 1.0,
         network: Network | None = None,
     ) -> None:
         self.gpu = gpu
         self.cuda_version = cuda_version
         self.measured = measured if measured is not None and measured.generation == gpu.generation else None
-        self.issue = 1.0 if host is None else host.issue
+        self.issue = issue
         facts = read("host")
         self._driver: dict[str, float] = facts["driver"] | (self.measured.driver if self.measured else {})
         self._first: dict[str, int] = facts["first_use"]
@@ -98,6 +97,7 @@ class CostModel:
             self.links.use(self.measured.links)
         self.launch_ns = self._ns("launch_us")
         self.empty_ns = self._ns("empty_us")
+        self.view_ns = self._ns("view_us")
         self.event_ns = self._ns("event_us")
         self.synchronize_ns = self._ns("synchronize_us")
         self.copy_dispatch_ns = self.dispatch_ns("aten::copy_")

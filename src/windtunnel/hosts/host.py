@@ -8,13 +8,14 @@ from pathlib import Path
 from time import thread_time_ns
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta, Struct
 
 from windtunnel import foreign
 from windtunnel.errors import FileFormatError, UsageError
 
 FOLDER = Path(__file__).parent
-DEFAULT = "reference"
+DEFAULT = "cloud-vm"
 ROUNDS, REPEATS = 20_000, 15
 Factor = Annotated[float, Meta(gt=0.01, lt=100)]
 
@@ -27,6 +28,9 @@ class Tables(Struct, forbid_unknown_fields=True):
     issue: Factor
     python_ns: Annotated[float, Meta(gt=0.1, lt=1e5)]
     band: tuple[Factor, Factor]
+    backward_us: Annotated[float, Meta(ge=0, lt=1e4)] = 0.0
+    parameter_us: Annotated[float, Meta(ge=0, lt=1e4)] = 0.0
+    event_us: Annotated[float, Meta(ge=0, lt=1e4)] = 0.0
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,10 @@ class Host:
     """A host's processor.
 
     `issue` multiplies the time of a framework's call from Python to the launch (`dispatch_us` in `operators/*.toml`),
-    `python_ns` is what a round of `loop` takes it, and `band` are the factors between which four of five of its calls
-    lie.
+    `python_ns` is what a round of `loop` takes it. Beside dispatch, `backward_us` is what a kernel of a backward pass
+    takes it (autograd's node), `parameter_us` what a parameter and each tensor of its state take an optimizer that
+    works on lists of them, `event_us` what a new event that tells the time takes. `band` are the factors between which
+    four of five of its calls lie.
     """
 
     name: str
@@ -44,6 +50,13 @@ class Host:
     issue: float
     python_ns: float
     band: tuple[float, float]
+    backward_us: float = 0.0
+    parameter_us: float = 0.0
+    event_us: float = 0.0
+
+    def describe(self) -> dict[str, object]:
+        """As plain JSON for a trace."""
+        return {"name": self.name, "issue": self.issue, "band": list(self.band)}
 
 
 def names() -> list[str]:
@@ -68,7 +81,7 @@ def find(name: str) -> Host:
     )
     if found.band[0] > found.band[1]:
         raise FileFormatError(f"{path.name} does not describe a host: its band ends before it begins")
-    return Host(path.stem, found.description, found.source, found.issue, found.python_ns, found.band)
+    return Host(path.stem, *msgspec.structs.astuple(found))
 
 
 def loop(rounds: int = ROUNDS) -> float:
@@ -95,9 +108,12 @@ def measured_here(issue: float | None) -> str:
     said = "calls of operators on its GPU" if issue is not None else "plain Python alone, for want of a GPU"
     issue = python_ns / rented.python_ns * rented.issue if issue is None else issue
     low, high = rented.band
+    pace = issue / rented.issue
     return (
         "# Measured by `windtunnel calibrate --host`; `--host` reads it.\n"
         'description = "this machine"\n'
         f'source = "measured: {said}"\n'
-        f"issue = {issue:.3f}\npython_ns = {python_ns:.1f}\nband = [{low}, {high}]\n"
+        f"issue = {issue:.3f}\nbackward_us = {pace * rented.backward_us:.1f}\n"
+        f"parameter_us = {pace * rented.parameter_us:.2f}\nevent_us = {pace * rented.event_us:.1f}\n"
+        f"python_ns = {python_ns:.1f}\nband = [{low}, {high}]\n"
     )

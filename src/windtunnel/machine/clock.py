@@ -28,6 +28,7 @@ class HostThread:
         "born_ns",
         "burst",
         "events",
+        "extra_ns",
         "index",
         "lanes",
         "now_ns",
@@ -43,6 +44,7 @@ class HostThread:
         self.order = order
         self.lanes: dict[object, int] = {}
         self.events = 0
+        self.extra_ns = 0  # what each launch takes beside its dispatch: in a backward pass, autograd's part
         self.born_ns = now_ns
         self.waited_ns = 0  # for devices, or asleep
         self.burst: Burst | None = None  # with whom this thread was started

@@ -74,7 +74,9 @@ class Machine:
     `blocking` makes every launch wait (CUDA_LAUNCH_BLOCKING=1). `concurrent` turns true once a second stream exists:
     only then do accesses race. `watching` says that the seam is to report accesses at the moment. `on_order` is called
     whenever the host may have become ordered after more work: that is when late copies land. `warm` says that what is
-    done once has been done already; `turns` are what threads of the host take at the verbs.
+    done once has been done already; `turns` are what threads of the host take at the verbs. `backward_ns` is the host's
+    part of a kernel of a backward pass beside its dispatch, `parameter_ns` an optimizer's of a parameter, `event_ns`
+    that of the first record of an event that tells the time.
     """
 
     def __init__(self, trace: Trace, devices: Sequence[Device], turns: Turns | None = None) -> None:
@@ -91,6 +93,9 @@ class Machine:
         self.concurrent = False
         self.watching = True
         self.warm = True
+        self.backward_ns = 0
+        self.parameter_ns = 0
+        self.event_ns = 0
         self.on_order: Callable[[], None] | None = None
         self.bands: dict[int, float] = {}
         self._names: dict[str, int] = {}  # the signatures that are a name alone
@@ -163,7 +168,7 @@ class Machine:
     def launch(self, host: HostThread, stream: Stream, cost: Cost, site: int = 0) -> int:
         """Queue a kernel; returns when it ends."""
         device = self.devices[stream.device]
-        issued = host.now_ns = host.now_ns + cost.dispatch_ns
+        issued = host.now_ns = host.now_ns + cost.dispatch_ns + host.extra_ns
         start = issued + device.cost.launch_ns
         if self.concurrent:
             if stream.capture is not None:
@@ -359,13 +364,16 @@ class Machine:
         """A new event, never recorded."""
         return Event(self.number(host))
 
-    def record(self, host: HostThread, event: Event, stream: Stream, site: int = 0, charged: bool = True) -> None:
+    def record(
+        self, host: HostThread, event: Event, stream: Stream, site: int = 0, charged: bool = True, timed: bool = False
+    ) -> None:
         """Mark where `stream` stands: the event completes when all that was submitted to it has.
 
-        The host's time is not `charged` where it is part of another call's.
+        The host's time is not `charged` where it is part of another call's; `timed` is the first record of an event
+        that tells the time.
         """
         device = self.devices[stream.device]
-        host.now_ns += device.cost.event_ns if charged else 0
+        host.now_ns += (device.cost.event_ns if charged else 0) + (self.event_ns if timed else 0)
         if stream.capture is not None:
             stream.capture.record(event, stream)
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
 from msgspec import Meta
 
@@ -80,9 +80,12 @@ class Leak(TypedDict):
 
 
 class HostFacts(TypedDict):
-    """The host that issued the work: its name, and the factors between which four of five of its calls lie."""
+    """The host that issued the work: its name, by what it multiplies the times of calls, and the factors between which
+    four of five of its calls lie.
+    """
 
     name: Text
+    issue: NotRequired[Annotated[float, Meta(gt=0, le=100)]]
     band: tuple[Annotated[float, Meta(gt=0, le=100)], Annotated[float, Meta(gt=0, le=100)]]
 
 

@@ -22,7 +22,6 @@ from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Ty
 from windtunnel.seam.torch.plans.convolutions import OPERANDS, laid_out
 from windtunnel.seam.torch.plans.plan import Plan, signature, tensors_in
 from windtunnel.seam.torch.rehearsal.nodata import to_meta
-from windtunnel.seam.torch.state.state import VIEW_NS
 from windtunnel.seam.torch.tags import (
     CPU,
     HOST_TAG,
@@ -100,7 +99,7 @@ class Accounting(Dispatch):
         if plan.fresh:
             self.tag(out, device)
         if plan.view:
-            self.local.host.now_ns += VIEW_NS
+            self.local.host.now_ns += self.machine.devices[device].cost.view_ns
         elif plan.name in COPIES and self._crosses(args, out):
             self.transfer(plan, args, out)
         else:

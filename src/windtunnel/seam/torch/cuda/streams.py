@@ -193,7 +193,8 @@ class EventMethods:
             raise RuntimeError(f"Event device {self._device} does not match recording stream's device {found.device}.")
         first, self._device = self._device is None, found.device
         self._state.use(found.device)
-        self._state.machine.record(self._state.host(), self._wt, found, self._state.site())
+        timed = first and self._timing
+        self._state.machine.record(self._state.host(), self._wt, found, self._state.site(), timed=timed)
         self._state.gpu_trace.recorded(self, handle(found), first)
 
     def wait(self, stream: StreamObject | None = None) -> None:

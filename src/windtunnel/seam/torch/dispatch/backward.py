@@ -23,6 +23,8 @@ def patches(state: State) -> list[Patch]:
         before = local.callers
         local.callers = callers = list(local.streams)
         floated, local.floated = local.floated, []
+        host = local.host
+        outside_ns, host.extra_ns = host.extra_ns, state.machine.backward_ns
         try:
             mismatch = state.machine.concurrent and state.order.backward_begins(args[0], args[4])
             found = stock(*args, **kwargs)
@@ -36,6 +38,7 @@ def patches(state: State) -> list[Patch]:
         finally:
             local.streams[:] = callers
             local.callers = before
+            host.extra_ns = outside_ns
             local.floated = floated
             state.order.backward_ends()
 

@@ -42,7 +42,7 @@ from windtunnel.seam.torch.plans.plan import (
 )
 from windtunnel.seam.torch.state import blank, cublas, handles
 from windtunnel.seam.torch.state.positions import Generator
-from windtunnel.seam.torch.state.state import VIEW_NS, State
+from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import (
     CPU,
     FLOATING,
@@ -198,7 +198,7 @@ class Dispatch(TorchDispatchMode):
                         if self.machine.concurrent:
                             self.state.order.leaf_used(value, tag.device)
                         out = plan.run(*args)
-                        self.local.host.now_ns += VIEW_NS
+                        self.local.host.now_ns += self.machine.devices[tag.device].cost.view_ns
                         return out
             return self.plain(plan, func, args)
         finally:
@@ -310,7 +310,7 @@ class Dispatch(TorchDispatchMode):
 
     def viewed(self, args: Arguments, device: int) -> None:
         """An operator made a view of a device's tensor."""
-        self.local.host.now_ns += VIEW_NS
+        self.local.host.now_ns += self.machine.devices[device].cost.view_ns
         if self.machine.concurrent and isinstance(args[0], Tensor):
             self.state.order.leaf_used(args[0], device)
 
@@ -470,7 +470,8 @@ class Dispatch(TorchDispatchMode):
     ) -> None:
         """Hand an operator to the machine, on the device's current stream."""
         if not plan.kernel:
-            self.local.host.now_ns += self.machine.devices[device].cost.empty_ns if plan.empty else VIEW_NS
+            model = self.machine.devices[device].cost
+            self.local.host.now_ns += model.empty_ns if plan.empty else model.view_ns
             return
         known = plan.card
         if known.library:
@@ -495,8 +496,7 @@ class Dispatch(TorchDispatchMode):
             cost = self.costs[name] = machine.price(machine.devices[device], made)
             machine.first_use(self.local.host, machine.devices[device], plan.name)
             self.state.sites.frame()  # sees a stand-in's function, should it be one (`Finder.stand_in_ran`)
-        local, state = self.local, self.state
-        stream = local.streams[device]
+        local, state, stream = self.local, self.state, self.local.streams[device]
         if known.workspace:
             cublas.use(state, plan.name, device, stream.index)
         if machine.watching:

@@ -53,10 +53,6 @@ from windtunnel.seam.torch.tags import (
 )
 from windtunnel.seam.visible import visible
 
-VIEW_NS = 1_000
-"""Host time of an operation that only makes a view: a few pointers, no launch (modelled)."""
-
-
 EXPLICIT_WAITS = ("cudaDeviceSynchronize", "cudaEventSynchronize")
 """Waits of which `set_sync_debug_mode` does not warn; it does of those for a stream (c10/cuda/CUDAFunctions.h)."""
 
