@@ -41,11 +41,10 @@ def compile_text(
     return kept.read_text(encoding="utf-8")
 
 
-def compile_file(path: Path, capability: tuple[int, int], options: Sequence[str] = ()) -> str:
+def compile_file(path: Path, capability: tuple[int, int]) -> str:
     """PTX of a file."""
     text = path.read_text(encoding="utf-8", errors="replace")
-    beside = (f"-I{path.parent.absolute()}",)
-    return compile_text(f'#line 1 "{path.absolute()}"\n{text}', capability, (*beside, *options))
+    return compile_text(f'#line 1 "{path.absolute()}"\n{text}', capability, (f"-I{path.parent.absolute()}",))
 
 
 def in_program(source: str, file: str, program: str) -> str:

@@ -58,23 +58,13 @@ class Rewriter(ast.NodeTransformer):
             node.body.insert(0, ast.Assign(targets=[copy.copy(node.target)], value=value))
         return node
 
-    def visit_If(self, node: ast.If) -> ast.AST:
+    def visit_If(self, node: ast.If | ast.While | ast.IfExp) -> ast.AST:
         """A condition is one value."""
         self.generic_visit(node)
         node.test = _call(HELPERS, "truth", node.test)
         return node
 
-    def visit_While(self, node: ast.While) -> ast.AST:
-        """Here too."""
-        self.generic_visit(node)
-        node.test = _call(HELPERS, "truth", node.test)
-        return node
-
-    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
-        """And here."""
-        self.generic_visit(node)
-        node.test = _call(HELPERS, "truth", node.test)
-        return node
+    visit_While = visit_IfExp = visit_If
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         """`and` and `or` of blocks work element by element."""
