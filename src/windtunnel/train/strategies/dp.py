@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from windtunnel import torch as wt
-from windtunnel.train.module import eval_mode
+from windtunnel.train.modes import eval_mode
 from windtunnel.train.reproducible import random_state, restore_random_state
 from windtunnel.train.strategies.single import SingleDevice
 
