@@ -44,7 +44,7 @@ class _Replicas(nn.DataParallel[nn.Module]):
         super().__init__(model, device_ids)
         self.has_lazy = any(isinstance(part, LazyModuleMixin) for part in model.modules())
 
-    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+    def forward(self, *inputs: object, **kwargs: object) -> object:
         if self.has_lazy:
             self.has_lazy, random = False, random_state()
             with torch.no_grad(), eval_mode(self.module):
