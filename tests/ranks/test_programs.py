@@ -50,7 +50,7 @@ def ask(server, path, **more):
     return json.loads(server.stdout.readline())
 
 
-THREADS_OF_ONE_STREAM = {"two_backends_in_different_order_valid"}
+THREADS_OF_ONE_STREAM = {"two_backends_in_different_order_valid", "workers_beside_a_collective_valid"}
 """A trace orders rows by when they were issued, which does not tell how threads that share a stream took turns on it:
 retimed, these end a few microseconds off (a limit that docs/time.md says)."""
 

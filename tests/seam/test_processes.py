@@ -63,6 +63,23 @@ def test_a_forked_child_begins_with_an_empty_trace(session):
     assert len(session.trace) > 0
 
 
+@pytest.mark.parametrize("used", [True, False])
+def test_a_forked_child_lets_go_of_tensors_whose_history_is_the_parents(session, used):
+    torch.cuda.memory._record_memory_history()
+    kept = [torch.ones(1000, device="cuda") for _ in range(5)] if used else []
+
+    def let_go():
+        before = len(session.trace.memory)
+        kept.clear()
+        if not used:
+            torch.ones(1, device="cuda")
+        session.complete()
+        return before, len(session.trace.memory) > 0
+
+    assert in_fork(let_go) == f"(0, {not used})"
+    torch.cuda.memory._record_memory_history(None)
+
+
 def run(folder, source, *options):
     """The finished process of a program under `windtunnel run`."""
     script = folder / "program.py"

@@ -280,6 +280,18 @@ def test_lazy_layers_are_resumed_on_several_gpus(session, tmp_path):
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
+def test_a_training_that_fails_lets_go_of_its_loader(session):
+    """Else the workers of a divided loader stay until the trainer is collected, which waits 5 s for each of them."""
+
+    def fail(trainer):
+        raise ValueError
+
+    trainer = Trainer(1, 1, progress=False, callbacks=[AtEpoch(1, fail)])
+    with pytest.raises(ValueError):
+        trainer.fit(nn.Linear(1, 1), loader(), loss=nn.MSELoss(), optimizer=SGD)
+    assert trainer._loop.feed.prefetcher is None
+
+
 def test_a_training_resumed_after_an_epochs_last_step_has_trained(tmp_path):
     """PyTorch warns of a schedule that is stepped before its optimizer, which it is in this process only."""
 

@@ -11,21 +11,20 @@ from collections.abc import Callable
 from functools import partial
 from itertools import chain, compress, repeat
 from operator import call
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 T = TypeVar("T")
 
 
 def living(kind: type[T]) -> list[T]:
     """All objects of a type, or of types derived from it, that the garbage collector knows."""
-    known: list[Any] = []
+    known: list[object] = []
     ask = partial(known.extend, chain.from_iterable(map(gc.get_objects, (None,))))
     choose = partial[list[T]](list, compress(known, map(issubclass, map(type, known), repeat(kind))))
-    found: list[T] = at_once(ask, choose, known.clear)[1]
-    return found
+    return cast(list[T], at_once(ask, choose, known.clear)[1])
 
 
-def at_once(*looks: Callable[[], object]) -> list[Any]:
+def at_once(*looks: Callable[[], object]) -> list[object]:
     """What functions of C give, one after another in one call into C, in which no other thread runs.
 
     Nor does the collector: a finalizer would let one run.

@@ -15,7 +15,8 @@ from windtunnel import torch as wt
 from windtunnel.errors import UsageError
 from windtunnel.train.checkpoint import fill
 from windtunnel.train.data import Feed, Item, generator_states
-from windtunnel.train.module import Module, eval_mode
+from windtunnel.train.modes import eval_mode
+from windtunnel.train.module import Module
 from windtunnel.train.reproducible import random_state
 from windtunnel.train.step import Forward, ModuleStep, module_forward, plain_forward
 from windtunnel.train.strategies import SingleDevice

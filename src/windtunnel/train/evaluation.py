@@ -11,7 +11,7 @@ from torch import nn
 from windtunnel import torch as wt
 from windtunnel.train.data import Feed
 from windtunnel.train.metrics import Metrics
-from windtunnel.train.module import eval_mode
+from windtunnel.train.modes import eval_mode
 from windtunnel.train.precision import Precision
 from windtunnel.train.step import Forward
 from windtunnel.train.strategies import SingleDevice

@@ -335,6 +335,8 @@ class Trainer(TrainerBase):
             self.progress_bar.note(f"stopped after epoch {self.epoch}: {self.stop_reason}")
 
     def _close(self) -> None:
+        if self._loop is not None:
+            self._loop.feed.prefetcher = None  # with the workers of a loader that has not been read to its end
         self.progress_bar.close()
         for logger in self.loggers:
             logger.close()

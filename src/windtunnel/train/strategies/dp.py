@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from windtunnel import torch as wt
-from windtunnel.train.module import eval_mode
+from windtunnel.train.modes import eval_mode
 from windtunnel.train.reproducible import random_state, restore_random_state
 from windtunnel.train.strategies.single import SingleDevice
 
@@ -44,7 +44,7 @@ class _Replicas(nn.DataParallel[nn.Module]):
         super().__init__(model, device_ids)
         self.has_lazy = any(isinstance(part, LazyModuleMixin) for part in model.modules())
 
-    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+    def forward(self, *inputs: object, **kwargs: object) -> object:
         if self.has_lazy:
             self.has_lazy, random = False, random_state()
             with torch.no_grad(), eval_mode(self.module):

@@ -15,6 +15,7 @@ from windtunnel.machine.memory.host_allocator import HostBlock
 from windtunnel.seam.torch.cuda.graph_memory import PoolBytes, bytes_of
 from windtunnel.seam.torch.dispatch.above import Above
 from windtunnel.seam.torch.dispatch.mode import Dispatch
+from windtunnel.seam.torch.dispatch.recorder import Again
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
 from windtunnel.seam.torch.plans.plan import Plan, tensors_in, written_by
 from windtunnel.seam.torch.state.positions import Generator, Position
@@ -55,6 +56,7 @@ class CapturedOperator(NamedTuple):
     """One operator of a graph; `results` are where its fresh results go, `grad` whether gradients were wanted then.
 
     `drawn` is the generator, by its address, and the place that it draws from: programs exchange it between operators.
+    `again` computes it in a replay, where its handler has said so.
     """
 
     plan: Plan
@@ -64,6 +66,7 @@ class CapturedOperator(NamedTuple):
     results: list[Slot | Tensor]
     grad: bool
     drawn: tuple[int, Position] | None
+    again: Again | None
 
 
 class CaptureMode(Above):
@@ -79,6 +82,7 @@ class CaptureMode(Above):
         self.own: dict[int, Storage] = {}  # by identity
         self.reads: weakref.WeakKeyDictionary[Tag, None] = weakref.WeakKeyDictionary()
         self.writes: weakref.WeakKeyDictionary[Tag, None] = weakref.WeakKeyDictionary()
+        self.again: Again | None = None
         self._apart = False
 
     @contextmanager
@@ -216,7 +220,8 @@ class CaptureMode(Above):
         grad = torch.is_grad_enabled()
         places = tuple(map(self._slots, args))
         named = {name: self._slots(value) for name, value in kwargs.items()}
-        self.steps.append(CapturedOperator(plan, func, places, named, results, grad, drawn))
+        self.steps.append(CapturedOperator(plan, func, places, named, results, grad, drawn, self.again))
+        self.again = None
 
     def _use_all(self, plan: Plan, args: Arguments, kwargs: Keywords, out: Result, written: list[Tensor]) -> None:
         """Note the memory that the graph reads and writes."""

@@ -241,7 +241,10 @@ class Graph:
             values = dispatch.deviations.values
             compute = values.get(plan.func.name()) or values.get(plan.name, Dispatch.call)
             try:
-                out = compute(dispatch, step.plan, step.func, args, kwargs, stream.device)
+                if step.again is not None:
+                    out = step.again(plan, step.func, args, kwargs, stream.device)
+                else:
+                    out = compute(dispatch, plan, step.func, args, kwargs, stream.device)
             except (IndexError, RuntimeError) as error:
                 asserts.fail(dispatch, step.plan, error, stream, stream.epoch)
                 return  # what the rest of the graph would compute is undefined

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from time import perf_counter_ns as clock_ns
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 from weakref import ref
 
 import torch
@@ -24,6 +24,7 @@ from windtunnel.seam.torch.dispatch.deviations import Deviations
 from windtunnel.seam.torch.dispatch.generators import draw
 from windtunnel.seam.torch.dispatch.gradients import meet, return_to_host
 from windtunnel.seam.torch.dispatch.parts import HigherOrderPlan, composite, tensorless
+from windtunnel.seam.torch.dispatch.recorder import Recorder
 from windtunnel.seam.torch.plans import messages
 from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords, OpOverload, Result, Types
 from windtunnel.seam.torch.plans.plan import (
@@ -70,13 +71,6 @@ ADDITIONS = ("aten::add", "aten::add_")
 MOST_HOST_COSTS = 10_000
 """How many are kept: a program's data may come in any number of shapes."""
 Handler = Callable[["Dispatch", Plan, OpOverload, Arguments, Keywords], object]
-
-
-class Recorder(Protocol):
-    """A mode above this one, which writes operators down (a graph's capture)."""
-
-    def parts(self) -> AbstractContextManager[object]:
-        """Enters both modes, for the parts of the operator that the recorder handles now."""
 
 
 class Listed(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -29,7 +30,7 @@ from windtunnel.seam.torch.distributed.values import (
     name_of,
     truth,
 )
-from windtunnel.seam.torch.distributed.work import CALLS
+from windtunnel.seam.torch.distributed.work import CALLS, Reduces
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
 from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.state.module_paths import BUCKET
@@ -96,12 +97,12 @@ def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwarg
     call = groups.descriptions.collective(plan.name, reads, seen, group.place, reduction, named)
     stream = stream_of(dispatch, group, device, asynchronous)
     timeout = group.timeout(dispatch.local.host.now_ns)
-    reduces = CALLS.operation, CALLS.mean, CALLS.factor
+    reduces = _reduces(dispatch)
 
     def values() -> object:
         if lacks_values(args):
             return answer(func, args[shape.writes])
-        CALLS.operation, CALLS.mean, CALLS.factor = reduces  # this may be another thread
+        CALLS.reduces = reduces  # this may be another thread
         with with_values(dispatch.local):
             return _values(dispatch, group, plan, func, args, kwargs, device)
 
@@ -360,6 +361,30 @@ def _values(
             for tensor in tensors_in((args[COLLECTIVES[plan.name].writes],)):
                 divided(tensor.detach(), group.size)
     return out
+
+
+def _reduces(dispatch: Dispatch) -> Reduces:
+    """How this call reduces; a graph that is captured is told how its replays do so."""
+    if dispatch.recorder is not None:
+        dispatch.recorder.again = partial(_replayed, dispatch, CALLS.reduces)
+    return CALLS.reduces
+
+
+def _replayed(
+    dispatch: Dispatch,
+    reduces: Reduces,
+    plan: Plan,
+    func: OpOverload,
+    args: Arguments,
+    kwargs: Keywords,
+    device: int,
+) -> object:
+    """A captured collective in a graph's replay, in which the other ranks' graphs take part."""
+    CALLS.reduces = reduces
+    named = dict(zip(plan.names, args, strict=False)) | kwargs
+    group = dispatch.state.groups.of(named["process_group"]).of_device(device)
+    args, kwargs = group.routed(plan.names, args, kwargs)
+    return _values(dispatch, group, plan, func, args, kwargs, device)
 
 
 def submit(

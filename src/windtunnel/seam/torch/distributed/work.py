@@ -32,6 +32,10 @@ SUCCESS = 0
 """`WorkResult::SUCCESS` (torch/csrc/distributed/c10d/Work.hpp)."""
 
 
+Reduces = tuple["Reduction | None", bool, "float | torch.Tensor | None"]
+"""`operation`, `mean` and `factor` of `Calls`."""
+
+
 class Calls(threading.local):
     """The collective that this thread has just queued, on its way from the operator's handler to the method's caller.
 
@@ -48,6 +52,15 @@ class Calls(threading.local):
     queued: Queued | None = None
     together: list[Waiting] | None = None
     batch = 0
+
+    @property
+    def reduces(self) -> Reduces:
+        """How what is sent is reduced."""
+        return self.operation, self.mean, self.factor
+
+    @reduces.setter
+    def reduces(self, how: Reduces) -> None:
+        self.operation, self.mean, self.factor = how
 
     @contextmanager
     def watched(self) -> Iterator[list[Queued | None]]:

@@ -173,14 +173,22 @@ class History:
             device.allocator.on_action = None
         self.observers.leave(died=self._died)
 
+    def forked(self, goes_on: bool) -> None:
+        """In a forked child, whose rows are new: what was allocated before has none there."""
+        self._lock = threading.RLock()
+        if not goes_on:
+            self.enabled = False
+            for device in self.core.machine.devices:
+                device.allocator.on_action = None
+
     # ------------------------------------------------------------------ actions
 
     def _hook(self, device: Device) -> Action:
         core = self.core
-        rows = core.machine.trace.memory
 
         def act(action: str, address: int, size: int, stream: int, block: Block | None) -> None:
             with self._lock:
+                rows = core.machine.trace.memory
                 row = len(rows)
                 held = Held(0, 0, 0)
                 given: Stack | None = None

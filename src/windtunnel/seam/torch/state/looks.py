@@ -20,7 +20,7 @@ from functools import partial
 from itertools import accumulate, chain, islice, repeat, takewhile
 from operator import attrgetter, is_not, methodcaller
 from time import perf_counter_ns as clock_ns
-from typing import Protocol
+from typing import Protocol, cast
 
 from windtunnel.seam.living import at_once
 
@@ -98,7 +98,8 @@ def stack_of(thread: int) -> list[Frame]:
     here = chain(islice(map(methodcaller("get", thread), iter(sys._current_frames, None)), 1), repeat("f_back"))
     frames: Iterator[Frame] = map(PARTS, takewhile(PRESENT, accumulate(here, getattr)))
     walk = partial[list[Frame]](list, frames)
-    return [frame for frame in at_once(walk)[0] if frame[1]]  # see the docstring of the module
+    found = cast(list[Frame], at_once(walk)[0])
+    return [frame for frame in found if frame[1]]  # see the docstring of the module
 
 
 def can_look() -> bool:

@@ -45,6 +45,7 @@ def _after_fork() -> None:
     trace = machine.trace
     trace.rows, trace.memory = Rows(), Rows()
     machine.turns.guard(trace.rows, trace.memory)
+    state.history.forked(state.visible is None)
     trace.hazards.clear()
     trace.notes.clear()
     if state.visible is not None:

@@ -1,0 +1,23 @@
+"""What the dispatch mode knows of a mode above it that writes operators down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.plan import Plan
+
+Again = Callable[[Plan, OpOverload, Arguments, Keywords, int], object]
+"""Computes a captured operator in a replay; the last is the device."""
+
+
+class Recorder(Protocol):
+    """A mode above the emulation's own, which writes operators down (a graph's capture)."""
+
+    again: Again | None
+    """What computes the operator that is handled now in a replay, where that is not its kernel on the CPU."""
+
+    def parts(self) -> AbstractContextManager[object]:
+        """Enters both modes, for the parts of the operator that the recorder handles now."""
