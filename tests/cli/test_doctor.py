@@ -49,7 +49,7 @@ def test_a_missing_or_old_torch_is_named_with_what_to_do(monkeypatch, version, t
 def test_every_extra_for_users_says_what_it_adds() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
-    for_developers = {"dev", "integrations", "bench", "conformance", "libraries", "docs", "all"}
+    for_developers = {"dev", "integrations", "bench", "conformance", "libraries", "cuda-libraries", "docs", "all"}
     assert extras.keys() - for_developers == doctor.EXTRAS.keys()
     for name, (packages, _) in doctor.EXTRAS.items():
         wanted = [re.split(r"[><=;\[]", one)[0] for one in extras[name] if not one.startswith("windtunnel[")]

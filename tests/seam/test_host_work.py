@@ -139,7 +139,7 @@ def test_a_plan_without_data_takes_the_host_s_work_from_a_run_with_data(tmp_path
 
 
 def python() -> int:
-    return sum(index * index for index in range(50_000))
+    return sum(index * index for index in range(200_000))
 
 
 def test_the_saved_trace_is_the_same_whatever_the_host_does(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class Meter:
         local.covered_ns = max(0, local.covered_ns - spent_ns)
 
 
-class Journeys(Protocol):
+class CallsUnderWay(Protocol):
     """Collectives that are under way."""
 
     def finish(self) -> None:
@@ -107,7 +107,7 @@ class Core:
         self.work: HostWork | None = None  # where it is measured beside that clock
         self.captures: list[Capture] = []  # that are underway, of all threads
         self.loaders: WeakSet[dataloader._MultiProcessingDataLoaderIter] = WeakSet()  # that have workers
-        self.under_way: Journeys | None = None  # while there are any
+        self.under_way: CallsUnderWay | None = None  # while there are any
 
     def host(self) -> HostThread:
         """This thread's clock, brought up to now where the host's own work is measured."""
