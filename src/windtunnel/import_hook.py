@@ -24,7 +24,8 @@ class ImportHook:
         before = self.before.pop(name, None)
         if before is not None:
             before()  # which may put finders in front of this one
-            asked = (finder.find_spec(name, path, target) for finder in list(sys.meta_path))
+            finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
+            asked = (finder.find_spec(name, path, target) for finder in finders)
             return next((spec for spec in asked if spec is not None), None)
         callback = self.callbacks.get(name)
         if callback is None or self not in sys.meta_path:  # taken out meanwhile
