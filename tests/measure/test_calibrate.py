@@ -23,8 +23,8 @@ CURVES = ("elementwise", "softmax", "matmul", "convolution")
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file that a measurement on an emulated V100 gives, at two sizes."""
-    with pytest.MonkeyPatch.context() as patch, emulate("V100", no_data=True, assume=1.0):
+    """The file that a measurement on an emulated V100 and the reference host gives, at two sizes."""
+    with pytest.MonkeyPatch.context() as patch, emulate("V100", no_data=True, assume=1.0, host="reference"):
         patch.setattr(curves, "ROOFLINE_US", (30.0, 1000.0))
         stock = curves.plans
         patch.setattr(curves, "plans", lambda gpu: {k: plan for k, plan in stock(gpu).items() if k[0] in CURVES})
