@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from windtunnel.machine.device import Device
 from windtunnel.machine.machine import Machine
+from windtunnel.seam.cuda_runtime import errors
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.visible import visible
 
@@ -32,16 +33,7 @@ HANDLE = 0
 """What no library that was opened has for a handle."""
 FIRST_PCI_BUS = 0x1B
 """The PCI bus of the first GPU; the others are on the ones after it."""
-INVALID_VALUE, NOT_INITIALIZED, NO_DEVICE, INVALID_DEVICE, INVALID_CONTEXT = 1, 3, 100, 101, 201
-ERRORS = {
-    0: ("CUDA_SUCCESS", "no error"),
-    INVALID_VALUE: ("CUDA_ERROR_INVALID_VALUE", "invalid argument"),
-    NOT_INITIALIZED: ("CUDA_ERROR_NOT_INITIALIZED", "initialization error"),
-    NO_DEVICE: ("CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"),
-    INVALID_DEVICE: ("CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"),
-    INVALID_CONTEXT: ("CUDA_ERROR_INVALID_CONTEXT", "invalid device context"),
-}
-_TEXTS = {text: ctypes.create_string_buffer(text.encode()) for pair in ERRORS.values() for text in pair}
+_texts: dict[str, ctypes.Array[ctypes.c_char]] = {}
 """Texts whose addresses are handed out."""
 
 ATTRIBUTES: dict[int, Callable[[Device], int]] = {
@@ -104,14 +96,14 @@ class DriverFunctions:
         """Refuse before `cuInit`; a framework that has used CUDA in this process has called it."""
         if self.devices is None:
             if not any(device.context for device in self.machine.installed):
-                raise _Failed(NOT_INITIALIZED)
+                raise _Failed(errors.NOT_INITIALIZED)
             self.devices = list(self.machine.devices)
 
     def device(self, number: object) -> Device:
         """The device of an ordinal, which is its handle as well."""
         index, devices = _number(number), self.devices or []
         if not 0 <= index < len(devices):
-            raise _Failed(INVALID_DEVICE)
+            raise _Failed(errors.INVALID_DEVICE)
         return devices[index]
 
 
@@ -122,7 +114,7 @@ def _number(argument: object) -> int:
 def _write(out: object, value: _CData) -> None:
     """Put a ctypes value where a pointer points: `byref`, `pointer`, an array or an address."""
     if out is None:
-        raise _Failed(INVALID_VALUE)
+        raise _Failed(errors.INVALID_VALUE)
     ctypes.memmove(out, ctypes.byref(value), ctypes.sizeof(value))  # type: ignore[arg-type]  # a pointer of the caller's
 
 
@@ -130,14 +122,14 @@ def _text(out: object, size: object, text: str) -> None:
     """Put a text into a buffer, cut to its size, which counts the closing zero."""
     room = _number(size)
     if room <= 0:
-        raise _Failed(INVALID_VALUE)
+        raise _Failed(errors.INVALID_VALUE)
     _write(out, ctypes.create_string_buffer(text.encode()[: room - 1]))
 
 
 def _init(driver: DriverFunctions, flags: object) -> None:
     found = [driver.machine.installed[index] for index in visible(driver.machine.installed)]
     if not found:
-        raise _Failed(NO_DEVICE)
+        raise _Failed(errors.NO_DEVICE)
     driver.devices = found
 
 
@@ -149,7 +141,7 @@ def _get(driver: DriverFunctions, out: object, ordinal: object) -> None:
 def _attribute(driver: DriverFunctions, out: object, attribute: object, device: object) -> None:
     found = ATTRIBUTES.get(_number(attribute))
     if found is None:
-        raise _Failed(INVALID_VALUE)
+        raise _Failed(errors.INVALID_VALUE)
     _write(out, ctypes.c_int(found(driver.device(device))))
 
 
@@ -174,27 +166,29 @@ def _end_context(driver: DriverFunctions, context: object) -> None:
 
 def _memory(driver: DriverFunctions, free: object, total: object) -> None:
     if driver.current is None:
-        raise _Failed(INVALID_CONTEXT)
+        raise _Failed(errors.INVALID_CONTEXT)
     info = driver.current.driver.info()
     _write(free, ctypes.c_size_t(info.free))
     _write(total, ctypes.c_size_t(info.total))
 
 
-def _said(part: int) -> Callable[[DriverFunctions, object, object], None]:
-    def say(driver: DriverFunctions, code: object, out: object) -> None:
-        pair = ERRORS.get(_number(code))
-        if pair is None:
-            raise _Failed(INVALID_VALUE)
-        _write(out, ctypes.c_void_p(ctypes.addressof(_TEXTS[pair[part]])))
+def _said(say: Callable[[errors.Error], str]) -> Callable[[DriverFunctions, object, object], None]:
+    def answer(driver: DriverFunctions, code: object, out: object) -> None:
+        error = errors.table().get(_number(code))
+        if error is None:
+            raise _Failed(errors.INVALID_VALUE)
+        text = say(error)
+        kept = _texts.setdefault(text, ctypes.create_string_buffer(text.encode()))
+        _write(out, ctypes.c_void_p(ctypes.addressof(kept)))
 
-    return say
+    return answer
 
 
 FUNCTIONS: dict[str, Callable[..., None]] = {
     "cuInit": _init,
     "cuDriverGetVersion": lambda driver, out: _write(out, ctypes.c_int(driver.version)),
-    "cuGetErrorName": _said(0),
-    "cuGetErrorString": _said(1),
+    "cuGetErrorName": _said(lambda error: error.driver_name),
+    "cuGetErrorString": _said(lambda error: error.text),
     "cuDeviceGetCount": lambda driver, out: _write(out, ctypes.c_int(len(driver.devices or ()))),
     "cuDeviceGet": _get,
     "cuDeviceGetName": lambda driver, out, size, device: _text(out, size, driver.device(device).gpu.name),

@@ -42,6 +42,10 @@ class AddressMap:
         found = self.before(address)
         return found if found is not None and address < found.start + max(found.size, 1) else None
 
+    def real(self, address: int) -> int:
+        """Where an address lies here that a framework shows of its memory: the same, where it shows none other."""
+        return address
+
     def before(self, address: int) -> Allocation | None:
         """The last range that begins at an address or before it."""
         at = bisect_right(self._starts, address) - 1

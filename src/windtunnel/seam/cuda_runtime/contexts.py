@@ -10,7 +10,6 @@ from windtunnel.seam.cuda_runtime.process import Process
 
 BASE = 0x5583_0000_0000
 STEP = 16
-INVALID_CONTEXT = 201
 API_VERSION = 13000
 
 
@@ -46,9 +45,6 @@ class ContextCalls:
         device = (context - BASE) // STEP
         return device if 0 <= device < self.process.device_count() else -1
 
-    def _enter(self, device: int) -> None:
-        self.process.set_device(device)
-
     def _checked(self, device: int) -> int:
         return errors.SUCCESS if 0 <= device < self.process.device_count() else errors.INVALID_DEVICE
 
@@ -64,7 +60,7 @@ class ContextCalls:
     def release(self, device: int) -> int:
         """Need it no more; what lies in its memory stays until the process ends."""
         if not self.retained.get(device):
-            return INVALID_CONTEXT
+            return errors.INVALID_CONTEXT
         self.retained[device] -= 1
         return errors.SUCCESS
 
@@ -80,15 +76,13 @@ class ContextCalls:
         """A context of its own, which is current; its memory is the primary one's here."""
         if error := self.retain(out, device):
             return error
-        self.stack.append(device)
-        self._enter(device)
-        return errors.SUCCESS
+        return self.push(self.handle(device))
 
     def destroy(self, context: int) -> int:
         """Give one back."""
         device = self.device_of(context)
         if device < 0:
-            return INVALID_CONTEXT
+            return errors.INVALID_CONTEXT
         if self.stack and self.stack[-1] == device:
             self.stack.pop()
         return self.release(device)
@@ -97,20 +91,20 @@ class ContextCalls:
         """Make a context current, above the one that is."""
         device = self.device_of(context)
         if device < 0:
-            return INVALID_CONTEXT
+            return errors.INVALID_CONTEXT
         self.stack.append(device)
-        self._enter(device)
+        self.process.set_device(device)
         return errors.SUCCESS
 
     def pop(self, out: int) -> int:
         """Go back to the one before."""
         if not self.stack:
-            return INVALID_CONTEXT
+            return errors.INVALID_CONTEXT
         device = self.stack.pop()
         if out:
             put(out, self.handle(device))
         if self.stack:
-            self._enter(self.stack[-1])
+            self.process.set_device(self.stack[-1])
         return errors.SUCCESS
 
     def make_current(self, context: int) -> int:
@@ -127,7 +121,7 @@ class ContextCalls:
     def get_device(self, out: int) -> int:
         """The device of the current context."""
         if self.current < 0:
-            return INVALID_CONTEXT
+            return errors.INVALID_CONTEXT
         put(out, self.current, 4)
         return errors.SUCCESS
 

@@ -10,7 +10,7 @@ from windtunnel.machine.device import Device
 from windtunnel.seam.cuda_driver import ATTRIBUTES
 from windtunnel.seam.cuda_runtime import errors, limits
 from windtunnel.seam.cuda_runtime.limits import LaunchShape
-from windtunnel.seam.cuda_runtime.memory import MemoryCalls, put
+from windtunnel.seam.cuda_runtime.memory import MemoryCalls, put, word
 from windtunnel.seam.cuda_runtime.modules import KernelFunction, Modules
 from windtunnel.seam.cuda_runtime.names import demangled
 from windtunnel.seam.cuda_runtime.process import Process
@@ -281,7 +281,7 @@ def gathered(parameters: Sequence[ptx.Parameter], given: int) -> bytes:
     """The block of a kernel's parameters, of the pointers to them that host code has."""
     made = bytearray()
     for at, parameter in enumerate(parameters):
-        address = int.from_bytes(ctypes.string_at(given + 8 * at, 8), "little")
+        address = word(given + 8 * at)
         made += b"\0" * (parameter.offset - len(made)) + ctypes.string_at(address, parameter.size)
     return bytes(made)
 

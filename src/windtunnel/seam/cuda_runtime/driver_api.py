@@ -6,7 +6,6 @@ Names are those without a version, of which the newest is meant. Source: CUDA Dr
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Callable
 from functools import partial
 
@@ -17,19 +16,15 @@ from windtunnel.seam.cuda_runtime.contexts import ContextCalls
 from windtunnel.seam.cuda_runtime.driver import HostCodeDriver, registers_of
 from windtunnel.seam.cuda_runtime.entries import Export
 from windtunnel.seam.cuda_runtime.images import ImageCalls
-from windtunnel.seam.cuda_runtime.memory import BETWEEN, DEVICE, HOST, TO_DEVICE, TO_HOST, put
+from windtunnel.seam.cuda_runtime.memory import BETWEEN, DEVICE, HOST, TO_DEVICE, TO_HOST, put, word
 
-NOT_SUPPORTED = 801
 ANY = 4
-CODES = {9: errors.INVALID_VALUE, errors.INVALID_FUNCTION: errors.INVALID_HANDLE, errors.INVALID_SYMBOL: 500}
+CODES = {
+    9: errors.INVALID_VALUE,
+    errors.INVALID_FUNCTION: errors.INVALID_HANDLE,
+    errors.INVALID_SYMBOL: errors.NOT_FOUND,
+}
 """The runtime's errors that have another number in the driver."""
-NAMES = {
-    "MemoryAllocation": "OUT_OF_MEMORY", "InitializationError": "NOT_INITIALIZED", "CudartUnloading": "DEINITIALIZED",
-    "InvalidResourceHandle": "INVALID_HANDLE", "NoKernelImageForDevice": "NO_BINARY_FOR_GPU",
-    "InvalidKernelImage": "INVALID_IMAGE", "DeviceUninitialized": "INVALID_CONTEXT", "LaunchFailure": "LAUNCH_FAILED",
-    "SymbolNotFound": "NOT_FOUND",
-}  # fmt: skip
-"""How the driver names what the runtime names otherwise."""
 BUFFER, SIZE = 1, 2
 """CU_LAUNCH_PARAM_BUFFER_POINTER and _SIZE."""
 COOPERATIVE = 2
@@ -46,7 +41,7 @@ SHARED_OPT_IN, CARVEOUT = 8, 9
 class DriverApi:
     """The functions of one process's driver, over what its runtime has."""
 
-    unsupported, failed = NOT_SUPPORTED, 999
+    unsupported, failed = errors.NOT_SUPPORTED, errors.UNKNOWN
 
     def __init__(self, runtime: HostCodeDriver, devices: cuda_driver.DriverFunctions) -> None:
         self.runtime = runtime
@@ -55,7 +50,6 @@ class DriverApi:
         self.contexts = ContextCalls(runtime.process)
         self.images = ImageCalls(runtime.process, runtime.modules)
         self.flags: dict[int, int] = {}  # of streams
-        self._texts: dict[str, ctypes.Array[ctypes.c_char]] = {}
         self.table = {
             **self._of_devices(), **self._of_contexts(), **self._of_images(), **self._of_kernels(),
             **self._of_memory(), **self._of_streams(),
@@ -73,36 +67,23 @@ class DriverApi:
         return errors.SUCCESS
 
     def _refuse(self, *_: int) -> int:
-        return NOT_SUPPORTED
+        return errors.NOT_SUPPORTED
 
     # ------------------------------------------------------------------ devices
 
     def _of_devices(self) -> dict[str, Export]:
-        def known(name: str, kinds: str) -> tuple[str, Export]:
-            return name, Export(kinds, self.devices.function(name))
-
+        known = {
+            "cuInit": "u", "cuDriverGetVersion": "q", "cuDeviceGetCount": "q", "cuDeviceGet": "qi",
+            "cuDeviceGetName": "qii", "cuDeviceGetUuid": "qi", "cuDeviceTotalMem": "qi",
+            "cuDeviceComputeCapability": "qqi", "cuGetErrorName": "iq", "cuGetErrorString": "iq",
+        }  # fmt: skip
         return {
-            **dict((
-                known("cuInit", "u"), known("cuDriverGetVersion", "q"), known("cuDeviceGetCount", "q"),
-                known("cuDeviceGet", "qi"), known("cuDeviceGetName", "qii"), known("cuDeviceGetUuid", "qi"),
-                known("cuDeviceTotalMem", "qi"), known("cuDeviceComputeCapability", "qqi"),
-            )),
+            **{name: Export(kinds, self.devices.function(name)) for name, kinds in known.items()},
             "cuDeviceGetAttribute": Export("qii", self.runtime.attribute),
             "cuDeviceCanAccessPeer": Export("qii", self.runtime.peer),
-            "cuGetErrorName": Export("iq", lambda code, out: self._said(code, out, named)),
-            "cuGetErrorString": Export("iq", lambda code, out: self._said(code, out, lambda error: error.text)),
             "cuProfilerStart": Export("", self._succeed),
             "cuProfilerStop": Export("", self._succeed),
         }  # fmt: skip
-
-    def _said(self, code: int, out: int, say: Callable[[errors.Error], str]) -> int:
-        error = errors.table().get(code)
-        if error is None:
-            return errors.INVALID_VALUE
-        text = say(error)
-        kept = self._texts.setdefault(text, ctypes.create_string_buffer(text.encode()))
-        put(out, ctypes.addressof(kept))
-        return errors.SUCCESS
 
     # ------------------------------------------------------------------ contexts
 
@@ -200,9 +181,9 @@ class DriverApi:
             ctypes.memmove(pointers, given, 8 * count)
         elif count:
             buffer = 0
-            while packed and (kind := _word(packed)):
+            while packed and (kind := word(packed)):
                 if kind == BUFFER:
-                    buffer = _word(packed + 8)
+                    buffer = word(packed + 8)
                 packed += 16
             if not buffer:
                 return errors.INVALID_VALUE
@@ -214,12 +195,12 @@ class DriverApi:
 
     def launch_by(self, settings: int, kernel: int, given: int, packed: int) -> int:
         """The same, described by a CUlaunchConfig."""
-        sizes = [_word(settings + 4 * at, 4) for at in range(7)]
-        stream, attributes, count = _word(settings + 32), _word(settings + 40), _word(settings + 48, 4)
+        sizes = [word(settings + 4 * at, 4) for at in range(7)]
+        stream, attributes, count = word(settings + 32), word(settings + 40), word(settings + 48, 4)
         cooperative = 0
         for at in range(attributes, attributes + 72 * count, 72):
-            if _word(at, 4) == COOPERATIVE:
-                cooperative = _word(at + 8, 4)
+            if word(at, 4) == COOPERATIVE:
+                cooperative = word(at + 8, 4)
         gx, gy, gz, bx, by, bz, shared = sizes
         return self.launch(kernel, gx, gy, gz, bx, by, bz, shared, stream, given, packed, cooperative)
 
@@ -272,7 +253,7 @@ class DriverApi:
     def _of_memory(self) -> dict[str, Export]:
         memory = self.runtime.memory
 
-        real = self.process.real
+        real = self.process.addresses.real
 
         def copy(kind: int) -> Callable[..., int]:
             return lambda to, of, size: memory.memcpy(real(to), real(of), size, kind)
@@ -319,7 +300,7 @@ class DriverApi:
         memory = self.runtime.memory
 
         def fill(address: int, value: int, count: int, stream: int = 0) -> int:
-            address = self.process.real(address)
+            address = self.process.addresses.real(address)
             pattern = (value % (1 << 8 * size)).to_bytes(size, "little")
             error = memory.memset_async(address, pattern[0], size * count, stream)
             if not error and len(set(pattern)) > 1:
@@ -339,10 +320,10 @@ class DriverApi:
 
     def address_range(self, base: int, size: int, address: int) -> int:
         """The allocation that an address is in."""
-        real = self.process.real(address)
+        real = self.process.addresses.real(address)
         found = self.process.addresses.allocation(real)
         if found is None:
-            return 500
+            return errors.NOT_FOUND
         if base:
             put(base, found.start + address - real)
         if size:
@@ -351,7 +332,7 @@ class DriverApi:
 
     def pointer(self, out: int, attribute: int, address: int) -> int:
         """What is known of a pointer: context, kind of memory, addresses, whether it is managed, device, range."""
-        found = self.process.addresses.allocation(self.process.real(address))
+        found = self.process.addresses.allocation(self.process.addresses.real(address))
         pinned = found is None and self.runtime.memory.is_pinned(address)
         if found is None and not pinned:
             return errors.INVALID_VALUE
@@ -370,8 +351,8 @@ class DriverApi:
     def pointers(self, count: int, attributes: int, outs: int, address: int) -> int:
         """Several of these at once; those that do not apply become 0."""
         for at in range(count):
-            out = _word(outs + 8 * at)
-            if self.pointer(out, _word(attributes + 4 * at, 4), address):
+            out = word(outs + 8 * at)
+            if self.pointer(out, word(attributes + 4 * at, 4), address):
                 put(out, 0, 4)
         return errors.SUCCESS
 
@@ -408,9 +389,9 @@ class DriverApi:
     def make_stream(self, out: int, flags: int, priority: int) -> int:
         """A stream of the current context's device."""
         if self.contexts.current < 0:
-            return 201
+            return errors.INVALID_CONTEXT
         error = self.runtime.streams.create(out, flags, priority)
-        self.flags[_word(out)] = flags
+        self.flags[word(out)] = flags
         return error
 
     def stream_flags(self, stream: int, out: int) -> int:
@@ -433,15 +414,3 @@ class DriverApi:
         call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)(function)
         call(stream, 0, data)
         return errors.SUCCESS
-
-
-def named(error: errors.Error) -> str:
-    """An error's name in the driver's interface."""
-    if not error.code:
-        return "CUDA_SUCCESS"
-    plain = error.name.removeprefix("cudaError")
-    return "CUDA_ERROR_" + NAMES.get(plain, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", plain).upper())
-
-
-def _word(address: int, size: int = 8) -> int:
-    return int.from_bytes(ctypes.string_at(address, size), "little")

@@ -12,14 +12,13 @@ from windtunnel.errors import UnsupportedError
 from windtunnel.seam.cuda_runtime import errors
 from windtunnel.seam.cuda_runtime.addresses import Allocation
 from windtunnel.seam.cuda_runtime.binaries import MAGIC, ptx_at
-from windtunnel.seam.cuda_runtime.memory import put
+from windtunnel.seam.cuda_runtime.memory import put, word
 from windtunnel.seam.cuda_runtime.modules import Binary, KernelFunction, Modules
 from windtunnel.seam.cuda_runtime.process import Process
 
 BASE = 0x5584_0000_0000
-NOT_FOUND, INVALID_PTX = 500, 218
 WRAPPER = 0x466243B1
-PTX_INPUT, FATBIN_INPUT = 1, 2
+PTX_INPUT = 1
 HEADER = re.compile(r"^\s*\.(version|target|address_size)\b[^\n]*\n", re.MULTILINE)
 EXTERN = re.compile(r"^\.extern \.(?:func|global)[^;]*;\n?", re.MULTILINE | re.DOTALL)
 DEFINED = re.compile(r"^(?:\.visible |\.weak )*\.(?:func|entry|global)[^;{]*?([\w$]+)\s*(?:\(|=|;|\[)", re.MULTILINE)
@@ -59,7 +58,7 @@ class ImageCalls:
         """The same of a file."""
         file = Path(ctypes.string_at(path).decode())
         if not file.is_file():
-            return 301  # CUDA_ERROR_FILE_NOT_FOUND
+            return errors.FILE_NOT_FOUND
         self.process.begin()
         data = ctypes.create_string_buffer(file.read_bytes())
         handle = next(self._numbers)
@@ -90,7 +89,7 @@ class ImageCalls:
             return errors.INVALID_HANDLE
         text = ctypes.string_at(name).decode()
         if text not in binary.module.kernels:
-            return NOT_FOUND
+            return errors.NOT_FOUND
         put(out, self._handle(handle, binary, text))
         return errors.SUCCESS
 
@@ -147,7 +146,7 @@ class ImageCalls:
             return errors.INVALID_HANDLE
         found = binary.module.variables.get(ctypes.string_at(name).decode())
         if found is None:
-            return NOT_FOUND
+            return errors.NOT_FOUND
         if self.process.addresses.allocation(found.address) is None:
             made = Allocation(found.address, found.size, found.name, device=self.process.device())
             self.process.addresses.add(made)
@@ -181,7 +180,7 @@ class ImageCalls:
         """One input more, in a file."""
         file = Path(ctypes.string_at(path).decode())
         if not file.is_file():
-            return 301
+            return errors.FILE_NOT_FOUND
         data = file.read_bytes()
         kept = ctypes.create_string_buffer(data)
         return self.add(state, kind, ctypes.addressof(kept), len(data), 0)
@@ -208,9 +207,9 @@ def text_at(image: int, source: str = "a module") -> str:
     Raises:
         UnsupportedError: the image has machine code of a GPU alone.
     """
-    first = int.from_bytes(ctypes.string_at(image, 4), "little")
+    first = word(image, 4)
     if first == WRAPPER:  # magic, version, then where the binary is
-        image = int.from_bytes(ctypes.string_at(image + 8, 8), "little")
+        image = word(image + 8)
         first = MAGIC
     if first == MAGIC:
         return ptx_at(image, source)

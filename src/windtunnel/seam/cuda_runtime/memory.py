@@ -25,6 +25,11 @@ def put(address: int, value: int, size: int = 8) -> None:
     ctypes.memmove(address, (value % (1 << 8 * size)).to_bytes(size, "little"), size)
 
 
+def word(address: int, size: int = 8) -> int:
+    """A number that host code has there."""
+    return int.from_bytes(ctypes.string_at(address, size), "little")
+
+
 class AllocationOrigin(NamedTuple):
     """Where and when host code took memory."""
 

@@ -13,7 +13,7 @@ from windtunnel import ptx
 from windtunnel.compiler.clang import CompileError
 from windtunnel.compiler.kernels import compile_text
 from windtunnel.seam.cuda_runtime.entries import Export
-from windtunnel.seam.cuda_runtime.memory import put
+from windtunnel.seam.cuda_runtime.memory import put, word
 from windtunnel.seam.cuda_runtime.names import demangled
 
 SUCCESS, INVALID_PROGRAM, COMPILATION, NO_NAME, INTERNAL = 0, 4, 6, 10, 11
@@ -96,7 +96,7 @@ class Nvrtc:
 
     def create(self, out: int, source: int, name: int, count: int, headers: int, names: int) -> int:
         """A program of a source, and of headers that it includes by name."""
-        held = {_text(_word(names + 8 * at)): _text(_word(headers + 8 * at)) for at in range(count)}
+        held = {_text(word(names + 8 * at)): _text(word(headers + 8 * at)) for at in range(count)}
         handle = next(self._numbers)
         title = _text(name) if name else ""
         line = f'#line 1 "{title}"\n' if title.endswith((".cu", ".cuh", ".cpp", ".h")) else ""
@@ -106,7 +106,7 @@ class Nvrtc:
 
     def destroy(self, program: int) -> int:
         """Forget a program."""
-        known = self.programs.pop(_word(program), None)
+        known = self.programs.pop(word(program), None)
         put(program, 0)
         return SUCCESS if known is not None else INVALID_PROGRAM
 
@@ -120,7 +120,7 @@ class Nvrtc:
         source = self.programs.get(program)
         if source is None:
             return INVALID_PROGRAM
-        given = [_text(_word(options + 8 * at)) for at in range(count)]
+        given = [_text(word(options + 8 * at)) for at in range(count)]
         wanted = ARCHITECTURE.search(" ".join(given))
         capability = (int(wanted[1]), int(wanted[2])) if wanted else self.capability
         with TemporaryDirectory() as folder:
@@ -170,7 +170,3 @@ class Nvrtc:
 
 def _text(address: int) -> str:
     return ctypes.string_at(address).decode("utf-8", "replace")
-
-
-def _word(address: int) -> int:
-    return int.from_bytes(ctypes.string_at(address, 8), "little")

@@ -21,9 +21,6 @@ class Process(Protocol):
     def addresses(self) -> AddressMap:
         """The memory of its devices."""
 
-    def real(self, address: int) -> int:
-        """Where an address lies in this process's memory that a framework shows."""
-
     def begin(self) -> None:
         """CUDA is used: make its context, where there is none."""
 

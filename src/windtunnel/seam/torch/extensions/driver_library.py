@@ -11,6 +11,7 @@ from types import ModuleType
 from windtunnel import exits
 from windtunnel.compiler import clang, stubs
 from windtunnel.seam import cuda_driver, foreign_kernels
+from windtunnel.seam.cuda_runtime import errors
 from windtunnel.seam.cuda_runtime.driver_api import CREATE_DESCRIBED, DriverApi
 from windtunnel.seam.cuda_runtime.entries import SUFFIX, Entries, Export
 from windtunnel.seam.cuda_runtime.memory import put
@@ -19,7 +20,6 @@ from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.extensions.libraries import current, process_of
 from windtunnel.seam.torch.state.state import State
 
-NOT_FOUND = 500
 DESCRIBED_FROM = 13000
 _of: weakref.WeakKeyDictionary[State, DriverApi] = weakref.WeakKeyDictionary()
 
@@ -50,7 +50,7 @@ def _lookup(symbol: int, out: int, version: int, flags: int, status: int) -> int
     if found and library is not None:  # whose functions outlive Python
         found = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
     put(out, found)
-    return 0 if found else NOT_FOUND
+    return 0 if found else errors.NOT_FOUND
 
 
 class DriverLibrary:

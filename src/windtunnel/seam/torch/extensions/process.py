@@ -59,10 +59,6 @@ class TorchProcess:
 
     # ------------------------------------------------------------------ what the driver needs
 
-    def real(self, address: int) -> int:
-        """Where an address of a tensor's lies here."""
-        return self.addresses.real(address)
-
     def begin(self) -> None:
         """CUDA is used."""
         if self.state.visible is None:
