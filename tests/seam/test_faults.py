@@ -209,6 +209,19 @@ def test_a_disk_is_full_for_safetensors_and_for_a_distributed_checkpoint(tmp_pat
         dcp.save(state, checkpoint_id=tmp_path / "parts", no_dist=True)
 
 
+def test_a_disk_is_full_from_its_step_on(tmp_path):
+    with emulate("1xV100", faults=["disk-full:step=2"]):
+        weight = torch.ones(2, device="cuda", requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        torch.save(weight, tmp_path / "step-1.pt")
+        for _ in range(2):
+            weight.sum().backward()
+            optimizer.step()
+        with pytest.raises(RuntimeError, match="file write failed"):
+            torch.save(weight, tmp_path / "step-3.pt")
+        torch.save(weight, tmp_path / "step-3.pt")
+
+
 def test_nothing_stays_replaced():
     before = torch.save
     with emulate("1xV100", faults=["disk-full", "slow-data", "nan"]):

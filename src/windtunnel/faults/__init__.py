@@ -102,11 +102,15 @@ class Fault:
             self.left != 0
             and moment.kind == self.kind
             and given.get("rank", moment.rank) == moment.rank
-            and given.get("step", moment.step) == moment.step
+            and self.in_step(given.get("step", moment.step), moment.step)
             and given.get("restart", moment.restart) == moment.restart
             and moment.now_ns >= given.get("after_ms", 0) * 1_000_000
             and ("operation" not in given or matches(given["operation"], moment.name))
         )
+
+    def in_step(self, asked: int, step: int) -> bool:
+        """Whether a moment of `step` is one of the step that was asked for."""
+        return asked == step
 
     def strike(self, hands: Hands) -> None:
         """Do what it does."""

@@ -16,6 +16,10 @@ class DiskFull(Fault):
     name: ClassVar = "disk-full"
     kind = "save"
 
+    def in_step(self, asked: int, step: int) -> bool:
+        """Also later: files are written every so many steps, and by threads that run behind the training."""
+        return asked <= step
+
     def strike(self, hands: Hands) -> None:
         """Fill the disk."""
         hands.fill_disk()
