@@ -113,7 +113,7 @@ def test_channels_last_has_depthwise_kernels_up_to_seven(kernel, dtype, direct):
     known = known._replace(precision="fp16" if dtype == "float16" else "fp32")
     assert direct_convolutions.is_direct(known) == bool(direct)
     first = RTX4090.kernel(depthwise(768, 24, kernel, dtype=dtype)).duration_ns
-    assert (RTX4090.kernel(signature).duration_ns > 5 * first) == (not direct)
+    assert (RTX4090.kernel(signature).duration_ns > 3 * first) == (not direct)
 
 
 def test_a_compiled_focalnet_takes_what_was_published():
@@ -123,3 +123,15 @@ def test_a_compiled_focalnet_takes_what_was_published():
         for channels, size, times in ((192, 96, 2), (384, 48, 2), (768, 24, 18), (1536, 12, 2))
     )
     assert ms == pytest.approx(1253 - 660, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "kernel", "us"), [(192, 56, 3, 368.4), (192, 28, 7, 328.9), (96, 56, 7, 631.4)]
+)
+def test_pytorchs_own_kernel_is_bound_by_its_instructions(channels, size, kernel, us):
+    """Measured on an H100 (`make hardware`); in 16 bits it takes as long."""
+    cost = CostModel(gpus.find("H100-SXM5-80GB"))
+    for dtype, precision in (("float32", "fp32"), ("bfloat16", "bf16")):
+        row = convolution(64, channels, size, kernel, channels, dtype)
+        problem = cost.problem(row, "convolution", precision, 1.0)
+        assert direct_convolutions.threads_ns(problem) / 1000.0 == pytest.approx(us, rel=0.07)

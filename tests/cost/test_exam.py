@@ -48,7 +48,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "baseline_time_torch.json").write_text(json.dumps(times))
     subprocess.run(["git", "-C", str(tmp_path), "init", "-q"], check=True)
     commit(tmp_path)
-    monkeypatch.setattr(kernelbench, "EDITIONS", (Edition("HEAD", True, {"one": "H100"}),))
+    monkeypatch.setattr(kernelbench, "EDITIONS", (Edition("HEAD", True, (12, 8), {"one": "H100"}),))
     return tmp_path
 
 

@@ -102,3 +102,18 @@ def test_a_few_long_rows_wait_for_the_blocks_that_have_them(cost_model):
     assert 8e6 < cost_model.kernel(few).duration_ns < 14e6
     many = norm("aten::native_layer_norm", (16 * 64 * 256, 256))
     assert cost_model.kernel(many).duration_ns < cost_model.kernel(few).duration_ns / 2
+
+
+@pytest.mark.parametrize(("cuda", "waits_us"), [((12, 4), 820.0), ((12, 8), 26.0)])
+def test_a_likelihood_over_rows_waits_for_the_one_block_that_goes_through_them(cuda, waits_us):
+    """32 threads before PyTorch 2.8, up to 1024 since (pytorch#149779); a loss for each row has a thread for each."""
+    cost = CostModel(gpus.find("A100-SXM4-80GB"), cuda)
+
+    def us(loss, columns=1024):
+        shapes = (32768, columns), (32768,), loss, ()
+        row = Signature("aten::nll_loss_forward", shapes, ("float32", "int64", "float32", "float32"), 2)
+        return cost.kernel(row).duration_ns / 1000.0
+
+    assert us((32768,)) < 10.0
+    assert us(()) == pytest.approx(waits_us, abs=8.0)
+    assert us((), 65536) == us(())

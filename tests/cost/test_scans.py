@@ -47,7 +47,8 @@ def test_published_times_are_met_within_a_factor_of_one_and_a_half(kind):
 def test_a_scan_goes_along_its_rows_however_few_bytes_they_are():
     halves = scan(H20, "cumsum", 1024, 4096, dtype="float16")
     assert scan(H20, "cumsum", 1024, 4096) == pytest.approx(halves, rel=0.05)
-    assert scan(H20, "cumsum", 1024, 8192) == pytest.approx(halves, rel=0.1)  # 64 threads a row instead of 32
+    # 64 threads a row instead of 32: as many turns, of two blocks on each multiprocessor and not of one
+    assert 1.2 * halves < scan(H20, "cumsum", 1024, 8192) < 1.6 * halves
     assert scan(H20, "cumsum", 1024, 16384) > 1.7 * scan(H20, "cumsum", 1024, 8192)
 
 

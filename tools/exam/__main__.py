@@ -1,6 +1,6 @@
 """The clock's exam (`make exam`).
 
-    python -m tools.exam CHECKOUT [--gpu H100] [--only conv] [--least-ms 0.2] [--host NAME] [--rows]
+    python -m tools.exam CHECKOUT [--gpu H100] [--only conv] [--least-ms 0.2] [--host NAME] [--rows] [--figures]
 
 CHECKOUT is a clone of github.com/ScalingIntelligence/KernelBench with its history. Its programs run unmodified, without
 data, and their times are compared with those that lie beside them: median, 90th percentile and bias of the error, and
@@ -11,11 +11,14 @@ works on the clock; the others judge it, and run with `--all`.
 from __future__ import annotations
 
 import argparse
+from collections import defaultdict
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
 from tools.corpus.outcomes import Outcome, show, summarize
+from tools.docs import figures
 from tools.exam import kernelbench
 from tools.exam.kernelbench import Program
 from tools.fitting import Residuals, band_row, update_bands
@@ -38,6 +41,34 @@ def write_bands(found: list[tuple[Program, Outcome]]) -> None:
     update_bands(tuple(BANDS), rows)
 
 
+def entry(some: list[tuple[Program, Outcome]]) -> dict[str, str | float]:
+    """The figures of a row of docs/exam.md: errors, share inside the range, and the program that is worst predicted."""
+    errors = sorted(abs(one.ratio - 1.0) for _, one in some)
+    worst, of = max(some, key=lambda pair: abs(np.log(pair[1].ratio)))
+    return {
+        "number": len(some),
+        "median": round(100 * median(errors), 1),
+        "p90": round(100 * errors[int(0.9 * (len(errors) - 1))]),
+        "inside": round(100 * sum(one.inside for _, one in some) / len(some)),
+        "worst": f"{worst.name.split('_')[0]} on {of.group.split()[0]}: {of.ratio:.2g} times as long",
+    }
+
+
+def write_figures(found: list[tuple[Program, Outcome]]) -> None:
+    """Write the tables of docs/exam.md: by machine, and by kind of program."""
+    machines: dict[str, list[tuple[Program, Outcome]]] = defaultdict(list)
+    kinds: dict[str, list[tuple[Program, Outcome]]] = defaultdict(list)
+    for pair in found:
+        machines[pair[1].group].append(pair)
+        kinds[pair[0].family].append(pair)
+    rows = {
+        name.replace(" ", "-"): {"what": name.replace(" 7dd9cfa", ", v0.1").replace(" 423217d", ""), **entry(some)}
+        for name, some in machines.items()
+    }
+    figures.record("exam", rows | {"all": {"what": "all", **entry(found)}})
+    figures.record("exam-kinds", {name: {"what": name, **entry(some)} for name, some in sorted(kinds.items())})
+
+
 def main() -> None:
     """Run the exam."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -49,6 +80,7 @@ def main() -> None:
     parser.add_argument("--rows", action="store_true", help="a line for each program")
     parser.add_argument("--all", action="store_true", help="those that are held back too; not for work on the clock")
     parser.add_argument("--bands", action="store_true", help="write the bands that only these programs tell of")
+    parser.add_argument("--figures", action="store_true", help="write the tables of docs/exam.md")
     options = parser.parse_args()
     found = []
     for program, one in kernelbench.outcomes(options.checkout, options.gpu, options.only, options.all, options.host):
@@ -59,6 +91,8 @@ def main() -> None:
     summarize(one._replace(group=f"level {program.level}, {program.family}") for program, one in found)
     if options.bands and not options.all:
         write_bands(found)
+    if options.figures and not options.all:
+        write_figures(found)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,9 @@ import torch
 
 import windtunnel
 from tools.corpus.outcomes import Outcome
-from windtunnel import hosts
+from windtunnel import gpus, hosts
 from windtunnel.errors import WindtunnelError
+from windtunnel.gpus import versions
 from windtunnel.reports.parts.time import with_hosts
 from windtunnel.trace.operation import Kind
 from windtunnel.trace.trace import END, KIND, START
@@ -31,18 +32,20 @@ CLEARED = (32, 1024, 1024)
 
 
 class Edition(NamedTuple):
-    """The programs of one commit, and the GPUs that its folders of times are of."""
+    """The programs of one commit, the CUDA of its PyTorch, and the GPUs of its folders of times."""
 
     commit: str
     clears_l2: bool
+    cuda_version: versions.Version
     machines: dict[str, str]
 
 
 EDITIONS = (
-    Edition("423217d", True, {"H100_Modal": "H100", "H100_PCIe_LambdaLabs": "H100-PCIe"}),
+    Edition("423217d", True, (12, 8), {"H100_Modal": "H100", "H100_PCIe_LambdaLabs": "H100-PCIe"}),
     Edition(
         "7dd9cfa",
         False,
+        (12, 4),  # PyTorch 2.5
         {
             "A100-80GB_modal": "A100-80GB", "A10G_modal": "A10G", "B200_together": "B200", "H100_together": "H100",
             "L40S_modal": "L40S", "L4_modal": "L4", "T4_modal": "T4",
@@ -133,21 +136,24 @@ def published(checkout: Path, edition: Edition, machine: str, everything: bool) 
 
 
 def predicted(
-    program: Program, gpu: str, clears_l2: bool, host: str = hosts.DEFAULT
+    program: Program, gpu: str, edition: Edition, host: str = hosts.DEFAULT
 ) -> tuple[float, float | None, tuple[float, float] | None]:
     """Its time in milliseconds on an emulated GPU without data, its kernels' band, and what hosts make of that.
 
     What is between two events and no kernel is the host's: it widens the band as a report widens a step's.
     """
     names: dict[str, Any] = {"__name__": program.name}
-    with windtunnel.emulate(gpu, no_data=True, host=host) as session, torch.no_grad():
+    models = gpus.parse(gpu)
+    cuda = max(edition.cuda_version, versions.default_cuda(models))
+    cuda_version = ".".join(map(str, cuda))
+    with windtunnel.emulate(gpu, no_data=True, host=host, cuda_version=cuda_version) as session, torch.no_grad():
         exec(compile(program.text, f"{program.name}.py", "exec"), names)
         with torch.device("cuda"):  # inputs of gigabytes are made where they cost nothing
             inputs = [one.cuda() if isinstance(one, torch.Tensor) else one for one in names["get_inputs"]()]
             model = names["Model"](*names["get_init_inputs"]()).cuda()
         spent, busy = [], []
         for trial in range(WARM_UP + TRIALS):
-            if clears_l2:
+            if edition.clears_l2:
                 torch.empty(CLEARED, dtype=torch.int64, device="cuda").fill_(42)
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()
@@ -180,7 +186,7 @@ def outcomes(
                 if time is None or word not in program.name:
                     continue
                 try:
-                    found, band, within = predicted(program, key, edition.clears_l2, host)
+                    found, band, within = predicted(program, key, edition, host)
                 except (WindtunnelError, RuntimeError) as error:
                     print(f"{program.name} on {key} ({machine}) did not run: {str(error).splitlines()[0]}", flush=True)
                     continue

@@ -51,6 +51,11 @@ NARROW = (1, 8, 16, 32)
 Seen in timm's compiled models: those with 8, 16 and 32 channels a group are fast, one with 24 is not. Depthwise ones
 are here where cuDNN has no depthwise kernel for their filter (`direct_convolutions`): focalnet_large_fl3's 9x9.
 """
+VOLUMES_OF_FEW = (0.25, 0.31)
+"""Shares of the bandwidth and of the FP32 rate that volumes of up to four channels reach, with TF32 allowed or not: an
+H200 (`make hardware`) and eight other GPUs (KernelBench level1/59). Between GPUs they differ by a factor of two."""
+TRANSPOSED_VOLUMES = 0.36
+"""What transposed volumes of stride 1 reach of the others' rate: an H200 and nine rows of KernelBench level1/61."""
 LEAST_CHANNELS = 16
 """Kernel size for which Winograd's transforms pay."""
 
@@ -136,11 +141,27 @@ def price(problem: Problem) -> Price | None:
     reached, fitted = share_of("convolution", problem.precision, gpu.generation)
     floor = shortest_ns(classify(problem.signature.name), gpu.generation)
     part = reached / row[0].scale
-    total = sum(_kind_ns(kind, of, problem, row[0], part) for kind in kinds)
+    volumes = len(problem.inputs[0]) == 5 and not problem.name.endswith("_backward")
+    if volumes and kinds == ("forward",) and of.wide // of.groups <= 4:
+        total = _few_channels_ns(of, problem)
+    else:
+        if volumes and kinds == ("data",) and 2 * of.deep_positions > of.wide_positions:
+            part *= TRANSPOSED_VOLUMES
+        total = sum(_kind_ns(kind, of, problem, row[0], part) for kind in kinds)
     total = max(total, floor) + streams.bias_ns(problem)
     if not direct_convolutions.is_of_networks(problem):
         return Price(total, floor, band("convolutions, others", "borrowed"))
     return Price(total, floor, band("convolutions", "own generation" if fitted else "borrowed"))
+
+
+def _few_channels_ns(of: Sizes, problem: Problem) -> float:
+    """The forward pass of volumes with so few channels that tensor cores have nothing to hold."""
+    moved, rate = VOLUMES_OF_FEW
+    results = of.batch * of.deep * of.deep_positions
+    work = 2.0 * results * of.wide // of.groups * of.kernel
+    size = problem.item_bytes * (results + of.batch * of.wide * of.wide_positions)
+    gpu = problem.gpu
+    return 1e9 * max(size / (moved * gpu.memory_bandwidth_bytes_per_s), work / (rate * gpu.peak_flops["fp32"]))
 
 
 def _kind_ns(kind: str, of: Sizes, problem: Problem, row: products.ProductFit, part: float) -> float:

@@ -7,7 +7,9 @@ ordinary cores, which neither need aligned channels nor change layouts:
   and 5x5 kernels without dilation, from 32 channels and a width of 7 on, of stride 1 or of many channels
   (`use_cudnn_depthwise` in aten/src/ATen/native/Convolution.cpp). PyTorch adds a bias with a kernel of its own.
 - **PyTorch's own** for all others (aten/src/ATen/native/cuda/DepthwiseConv2d.cu): a thread for each result, which loads
-  and converts an element for each multiply-add, so that large kernels are bound by instructions. It adds the bias too.
+  converts and multiplies an element at a time, so that instructions bound it: a multiprocessor takes so many cycles for
+  a result and for each element of its filter, whatever the type. It adds the bias too. Square filters of 1, 3 and 5 are
+  compiled each, and others (7x7, 3x1) read their sizes. Measured: 19 shapes by `make hardware` on an H100 and an H200.
 
 cuDNN's kernels for channels last in 16 bits are compiled for square filters of 3, 5 and 7 (profiles show the names
 `conv2d_c1_k1_nhwc_kernel_specialized<..., 3, ...>`, `5`, `7`). Other filters run as grouped products do
@@ -21,6 +23,7 @@ of the weights sums over all images, reaches far less; half of the FP32 rate is 
 from __future__ import annotations
 
 from functools import cache
+from math import prod
 
 from windtunnel.cost import flops
 from windtunnel.cost.bands import band
@@ -35,6 +38,8 @@ MOST_CHANNELS = 4
 BACKWARD_ARITHMETIC = 0.5
 """Share of the FP32 rate that the backward pass reaches; assumed."""
 CUDNN_KERNELS = (1, 3, 5)
+PYTORCH_CYCLES = {True: (1.25, 0.137), False: (2.5, 0.131)}
+"""Cycles of a multiprocessor for a result and for an element of its filter, where the filter is compiled or not."""
 CUDNN_LAST_KERNELS = ((1, 1), (3, 3), (5, 5), (7, 7))
 """Filters that cuDNN has depthwise kernels of channels last for."""
 CHANNELS_LAST_SINCE = (12, 0)
@@ -104,11 +109,9 @@ def numbers(text: str | int | None) -> tuple[int, ...]:
 
 
 def share_names(problem: Problem) -> tuple[str, str]:
-    """Which shares of the bandwidth and of the FP32 rate it reaches: by the library, and the layout of cuDNN's."""
+    """Which shares of the bandwidth and of the FP32 rate cuDNN's kernel reaches, by its layout and direction."""
     if problem.name.endswith("_backward"):
         return "direct backward", ""
-    if is_pytorchs(problem):
-        return "direct of PyTorch's", "arithmetic of PyTorch's"
     last = ("channels_last", 1) in problem.signature.detail and problem.cuda_version >= CHANNELS_LAST_SINCE
     return "direct channels last" if last else "direct", "arithmetic of cuDNN's"
 
@@ -120,14 +123,25 @@ def price(problem: Problem) -> Price | None:
     gpu = problem.gpu
     operator = classify(problem.signature.name)
     floor_ns = shortest_ns(operator, gpu.generation)
-    work = flops.count(problem.signature, problem.name, operator.name)
-    bandwidth, arithmetic = share_names(problem)
-    rate = (fitted_share(arithmetic) if arithmetic else BACKWARD_ARITHMETIC) * gpu.peak_flops["fp32"]
-    bytes_per_s = fitted_share(bandwidth) * gpu.memory_bandwidth_bytes_per_s
-    memory_ns = 1e9 * flops.bytes_moved(problem.signature) / bytes_per_s
-    bias_ns = 0.0 if is_pytorchs(problem) else streams.bias_ns(problem)
+    moved = flops.bytes_moved(problem.signature)
+    if is_pytorchs(problem):
+        total_ns = floor_ns + max(threads_ns(problem), 1e9 * moved / streams.bandwidth(gpu))
+    else:
+        work = flops.count(problem.signature, problem.name, operator.name)
+        bandwidth, arithmetic = share_names(problem)
+        rate = (fitted_share(arithmetic) if arithmetic else BACKWARD_ARITHMETIC) * gpu.peak_flops["fp32"]
+        memory_ns = 1e9 * moved / (fitted_share(bandwidth) * gpu.memory_bandwidth_bytes_per_s)
+        total_ns = floor_ns + max(1e9 * work / rate, memory_ns) + streams.bias_ns(problem)
     distance = "own generation" if gpu.generation in FITTED_ON else "borrowed"
-    total_ns = floor_ns + max(1e9 * work / rate, memory_ns) + bias_ns
     if not (is_of_networks(problem) and problem.item_bytes == 2):
         return Price(total_ns, floor_ns, band("direct convolutions, others", "borrowed"))
     return Price(total_ns, floor_ns, band("direct convolutions", distance))
+
+
+def threads_ns(problem: Problem) -> float:
+    """What PyTorch's kernel takes for its results and the elements of their filters."""
+    signature, gpu = problem.signature, problem.gpu
+    sides = problem.inputs[1][2:]
+    result, element = PYTORCH_CYCLES[len(set(sides)) == 1 and sides[0] in CUDNN_KERNELS]
+    results = prod(signature.shapes[signature.inputs]) if len(signature.shapes) > signature.inputs else 0
+    return 1000.0 * results * (result + element * prod(sides)) / (gpu.sm_count * gpu.clock_mhz)

@@ -5,9 +5,7 @@
   elements of a row as threads have it, in 2 log2(threads) + 1 steps between barriers. A turn of the blocks that share a
   multiprocessor takes so many cycles:
 
-      max(wait + wait_step * steps, blocks * (turn + turn_step * steps))
-
-  the first where few wait for one another, the second where they fill it.
+      wait + wait_step * steps + blocks * (turn + turn_step * steps)
 - A scan along another dimension gives each thread a column, through which it goes load by load.
   One long row is CUB's device scan instead, which reads and writes once.
 - A sort of rows up to `IN_A_BLOCK` reads and writes once. A longer one is a radix sort of the values with their places:
@@ -84,7 +82,8 @@ def price(problem: Problem) -> Price:
     if name in _SCANS and of and prod(of) > of[dim]:
         last = dim in (-1, len(of) - 1)
         time_ns = max(time_ns, rows_ns(name, prod(of[:-1]), of[-1], gpu) if last else 1000.0 * LOAD_US * of[dim])
-    floor_ns = shortest_ns(operator, gpu.generation)
+    # A scan is one kernel; the class's floor is of sorts and choices, which are several.
+    floor_ns = shortest_ns(classify("aten::add") if name in _SCANS else operator, gpu.generation)
     return Price(floor_ns + time_ns, floor_ns, band("scans", "borrowed"))
 
 
@@ -98,7 +97,7 @@ def rows_ns(name: str, rows: int, columns: int, gpu: Gpu) -> float:
     turn = turn_of(name)
 
     def cycles(together: int) -> float:
-        return max(turn.wait + turn.wait_step * steps, together * (turn.turn + turn.turn_step * steps))
+        return turn.wait + turn.wait_step * steps + together * (turn.turn + turn.turn_step * steps)
 
     waves = (blocks // at_once) * cycles(at_once) + (cycles(blocks % at_once) if blocks % at_once else 0.0)
     return 1000.0 * ceil(columns / (2 * threads)) * waves / gpu.clock_mhz

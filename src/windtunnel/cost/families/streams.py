@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from math import ceil, prod
+from math import ceil, log2, prod
 
 from windtunnel.cost import flops
 from windtunnel.cost.bands import band
@@ -62,8 +62,19 @@ ROW_BLOCKS = {
 }
 """Kernels that give each row, channel or group one block: nanoseconds an element, forward and backward, and how many
 blocks one SM has at work. Measured: `make hardware` on an H200, 1 to 7,168 rows; a block waits for its loads, so that
-types and GPUs differ little."""
-PLACE_NS, READ_NS = 1.2, 0.08
+types differ little."""
+MEASURED_MHZ = 1980
+"""The clock of that H200. Half of what a block waits for is taken to be cycles, half memory's latency: between the two
+lie KernelBench's batch and group norms on an A100."""
+LIKELIHOODS = ("nll_loss_forward", "nll_loss_backward")
+"""Losses over rows, which one block works off (aten/src/ATen/native/cuda/Loss.cu)."""
+LIKELIHOOD_THREADS = (12, 8)
+"""From this version of CUDA on, that of PyTorch 2.8, such a block has as many threads as there are sixteen rows, 32 to
+1024; before always 32 (pytorch/pytorch#149548, #149779)."""
+LIKELIHOOD_US = (0.35, 0.8)
+"""What a thread waits for a row, its target and then the element that it names, from L2 and from memory: KernelBench's
+cross entropies of 4,096 rows on six GPUs and of 32,768 on an H100."""
+PLACE_CYCLES, READ_CYCLES = 2.4, 0.16
 """What an SM takes for a place of a pool's result, and for each element of its window: `make hardware` on an H200,
 windows of 4 to 121 elements in one to three dimensions."""
 SECTOR_BYTES = 32
@@ -120,11 +131,15 @@ def price(problem: Problem) -> Price | None:
     size = float(flops.bytes_moved(signature))
     if operator.name == "index":
         size += gathered_bytes(problem)
+    if problem.name == "nll_loss_forward" and problem.inputs:  # of each row the one element that its target names
+        row_bytes = problem.item_bytes * prod(problem.inputs[0][1:])
+        size -= prod(problem.inputs[0][:1]) * max(0, row_bytes - SECTOR_BYTES)
     again = further_bytes(problem, operator) if operator.name in ("norm", "softmax") else 0.0
     arithmetic_ns = windows_ns(problem, operator)
     if arithmetic_ns:  # so that what a pool waits for beside its bytes is not in their rate
         rate = bandwidth(gpu)
-    needed_ns = max(moved_ns(gpu, size, rate, again), made_ns(problem, operator), blocks_ns(problem), arithmetic_ns)
+    blocks = max(blocks_ns(problem), likelihoods_ns(problem))
+    needed_ns = max(moved_ns(gpu, size, rate, again), made_ns(problem, operator), blocks, arithmetic_ns)
     time_ns = needed_ns + reordered_ns(problem, operator)
     floor_ns = shortest_ns(operator, gpu.generation) * launches(signature, problem.name, operator)
     distance = generation_share(gpu.generation, gpu.key)[1]
@@ -164,10 +179,26 @@ def blocks_ns(problem: Problem) -> float:
     kind, rows, length = _rows_of(problem)
     if not rows:
         return 0.0
-    element_ns, backward_ns, resident = ROW_BLOCKS[kind]
-    if "backward" in problem.name:
-        element_ns = backward_ns
+    forward, backward, resident = ROW_BLOCKS[kind]
+    element_ns = backward if "backward" in problem.name else forward
+    element_ns *= (1.0 + MEASURED_MHZ / problem.gpu.clock_mhz) / 2.0
     return element_ns * length * max(1.0, rows / (problem.gpu.sm_count * resident))
+
+
+def likelihoods_ns(problem: Problem) -> float:
+    """What the one block takes that goes through the rows of a negative log likelihood, its threads side by side."""
+    signature = problem.signature
+    if problem.name not in LIKELIHOODS or len(signature.shapes) <= signature.inputs:
+        return 0.0
+    backward = problem.name == "nll_loss_backward"
+    x, loss = signature.shapes[backward], signature.shapes[0 if backward else signature.inputs]
+    if len(x) != 2 or not x[0] or loss:  # a loss for each row has a thread for each
+        return 0.0
+    threads = 32
+    if problem.cuda_version >= LIKELIHOOD_THREADS:
+        threads = min(1024, max(32, 1 << round(log2(max(1, x[0] // 16)))))
+    outgrown = problem.item_bytes * prod(x) > L2_SHARE * problem.gpu.l2_bytes
+    return 1000.0 * LIKELIHOOD_US[outgrown] * ceil(x[0] / threads)
 
 
 def windows_ns(problem: Problem, operator: OperatorClass) -> float:
@@ -178,7 +209,8 @@ def windows_ns(problem: Problem, operator: OperatorClass) -> float:
         return 0.0
     sides = re.findall(r"\d+", str(dict(signature.detail).get("kernel_size", "")))
     window = prod(map(int, sides))
-    return prod(outputs[0]) * (PLACE_NS + READ_NS * window) / problem.gpu.sm_count if sides else 0.0
+    cycles = PLACE_CYCLES + READ_CYCLES * window
+    return 1000.0 * prod(outputs[0]) * cycles / (problem.gpu.sm_count * problem.gpu.clock_mhz) if sides else 0.0
 
 
 def _rows_of(problem: Problem) -> tuple[str, int, int]:
