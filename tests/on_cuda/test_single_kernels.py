@@ -160,3 +160,28 @@ def test_a_kernel_on_another_stream_is_not_in_the_graph(session: Session) -> Non
     graph.replay()
     torch.cuda.synchronize()
     assert (y[0].item(), z[0].item()) == (2.0, 2.0)
+
+
+GRID = """#include <cooperative_groups.h>
+namespace cg = cooperative_groups;
+__global__ void total(const float *x, float *parts, float *y, int n) {
+  cg::grid_group grid = cg::this_grid();
+  float sum = 0;
+  for (int i = grid.thread_rank(); i < n; i += grid.size()) sum += x[i];
+  parts[grid.thread_rank()] = sum;
+  grid.sync();
+  if (grid.thread_rank() == 0) { for (int i = 0; i < grid.size(); i++) y[0] += parts[i]; }
+}
+"""
+
+
+def test_a_kernel_waits_for_its_whole_grid(tmp_path: Path) -> None:
+    file = tmp_path / "total.cu"
+    file.write_text(GRID)
+    done = run(file, "total<<<8, 32>>>(float[1000], float[256]=empty, float[1]=0, 1000)", gpus.find("H100"))
+    alone = run(file, "total<<<1, 256>>>(float[1000], float[256]=empty, float[1]=0, 1000)", gpus.find("H100"))
+    assert not done.faults
+    assert done.arrays[2]["first"] == alone.arrays[2]["first"]
+    assert done.counters["grid_barriers"] == 1
+    large = run(file, "total<<<10000, 32>>>(float[1000], float[320000]=empty, float[1]=0, 1000)", gpus.find("H100"))
+    assert large.refused.startswith("cudaErrorCooperativeLaunchTooLarge")

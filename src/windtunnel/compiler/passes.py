@@ -19,6 +19,8 @@ CUDA = ("-x", "cuda", "-nocudainc", "-nocudalib", "-D__CUDACC__", "-include", "w
 LINES = "-gline-tables-only"
 LOOPS = "-fno-finite-loops"
 """An endless loop stays one: C++ lets the compiler assume that there is none."""
+EMIT_PCH = ("-Xclang", "-emit-pch", "-Xclang", "-fno-pch-timestamp")
+"""Headers that are installed anew with the same text stay good."""
 FAST_MATH = ("-fgpu-approx-transcendentals", "-fcuda-flush-denormals-to-zero", "-D__USE_FAST_MATH__=1")
 VALUED = ("-gencode", "-arch", "--gpu-architecture", "-code", "--gpu-code", "-Xptxas", "--ptxas-options", "-Xcompiler",
           "--compiler-options", "-Xlinker", "-Xfatbin", "-ccbin", "--threads", "-t", "--maxrregcount", "-maxrregcount",
@@ -83,11 +85,11 @@ class Settings:
         """A header, precompiled for one of the passes."""
         if kind == "host":
             self.clang.run(*CUDA, self.target, *self.common, "--cuda-host-only", "-fPIC", "-S", "-O1",
-                           "-Xclang", "-emit-pch", header, "-o", output)  # fmt: skip
+                           *EMIT_PCH, header, "-o", output)  # fmt: skip
         else:
             fast = FAST_MATH if self.fast_math else ()
             self.clang.run(*CUDA, self.target, *self.common, *fast, "--cuda-device-only", "-S", "-O2", LINES,
-                           "-Xclang", "-emit-pch", header, "-o", output)  # fmt: skip
+                           *EMIT_PCH, header, "-o", output)  # fmt: skip
 
     def _precompiled(self, kind: str) -> tuple[str, ...]:
         path = self.precompiled.get(kind)

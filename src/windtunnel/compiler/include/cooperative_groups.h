@@ -2,9 +2,10 @@
 #pragma once
 #include "cuda_runtime.h"
 #ifdef __CUDA__
+extern "C" __device__ unsigned long long cudaCGGetIntrinsicHandle(unsigned int scope);  // 1: the grid; 0 where it may not wait
+extern "C" __device__ unsigned int cudaCGSynchronize(unsigned long long handle, unsigned int flags);
 namespace cooperative_groups {
 #define WT_M __device__ __forceinline__
-namespace details { struct grid_barrier { unsigned int arrived, generation; }; }
 
 struct thread_block {
   WT_M static void sync() { __syncthreads(); }
@@ -56,7 +57,9 @@ template <unsigned int Size, class Parent> WT_M thread_block_tile<Size, Parent> 
 template <class Group> WT_M coalesced_group binary_partition(const Group &g, bool p) { unsigned int b = __ballot_sync(g.mask, p); return coalesced_group{p ? b : g.mask & ~b, 0}; }
 
 struct grid_group {
-  WT_M static bool is_valid() { return true; }
+  unsigned long long handle;
+  WT_M bool is_valid() const { return handle != 0; }
+  WT_M void sync() const { if (!is_valid()) __trap(); cudaCGSynchronize(handle, 0); }
   WT_M static unsigned long long thread_rank() { return (unsigned long long)block_rank() * thread_block::size() + thread_block::thread_rank(); }
   WT_M static unsigned long long size() { return (unsigned long long)num_blocks() * thread_block::size(); }
   WT_M static unsigned long long num_threads() { return size(); }
@@ -64,9 +67,9 @@ struct grid_group {
   WT_M static unsigned int num_blocks() { return gridDim.x * gridDim.y * gridDim.z; }
   WT_M static dim3 group_dim() { return gridDim; }
   WT_M static dim3 dim_blocks() { return gridDim; }
-  __device__ static void sync() __attribute__((unavailable("grid.sync() is not emulated: end the kernel and launch a second one")));
+  WT_M static dim3 block_index() { return blockIdx; }
 };
-WT_M grid_group this_grid() { return grid_group(); }
+WT_M grid_group this_grid() { return grid_group{cudaCGGetIntrinsicHandle(1)}; }
 template <class Group> WT_M void sync(const Group &g) { g.sync(); }
 
 // ---------------------------------------------------------------- reductions

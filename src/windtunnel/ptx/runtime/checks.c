@@ -124,6 +124,29 @@ static int together(Context *c, const uint64_t *a, int size, int kind, int site)
   return 1;
 }
 
+// Whether what a block did is handed on to this one: it has passed a fence and an atomic or the like since, and this one
+// has asked for such. What is handed on by one variable is taken for handed on by all.
+static int ordered(Context *c, uint32_t block) {
+  Order *order = c->machine->order;
+  if (!order) return 0;
+  uint32_t acquired = order[c->linear].acquired;
+  if (block == MANY) return acquired > 0;
+  return order[block - 1].released && order[block - 1].released <= acquired;
+}
+
+void wt_fence(Context *c) {
+  if (c->machine->order) c->machine->order[c->linear].fenced = 1;
+}
+
+// An access of global memory by which blocks tell each other: an atomic, or a volatile one.
+void wt_order(int bits, Context *c) {
+  Machine *m = c->machine;
+  if (!m->order || !bits) return;
+  Order *own = &m->order[c->linear];
+  own->acquired = m->time;
+  if (own->fenced) own->released = ++m->time;
+}
+
 static void global_shadow(Context *c, Region *r, uint64_t p, int size, int site, int thread, int kind) {
   uint64_t offset = p - r->low;
   uint32_t me = (uint32_t)c->linear + 1;
@@ -136,12 +159,12 @@ static void global_shadow(Context *c, Region *r, uint64_t p, int size, int site,
   for (uint64_t w = offset / 4; w <= (offset + size - 1) / 4; w++) {
     uint32_t wrote = r->writer[w], read = r->reader[w];
     if (kind == LOAD) {
-      if (wrote && wrote != me && !(wrote >> 31)) report(c, CONFLICT, site, thread, (int)wrote - 1, p, 0);
+      if (wrote && wrote != me && !(wrote >> 31) && !ordered(c, wrote)) report(c, CONFLICT, site, thread, (int)wrote - 1, p, 0);
       r->reader[w] = read && read != me ? MANY : me;
     } else if (kind == STORE) {
       if (size >= 4) {
-        if (wrote && (wrote & MANY) != me) report(c, CONFLICT, site, thread, (int)(wrote & MANY) - 1, p, 1);
-        if (read && read != me) report(c, CONFLICT, site, thread, read == MANY ? -1 : (int)read - 1, p, 2);
+        if (wrote && (wrote & MANY) != me && !ordered(c, wrote & MANY)) report(c, CONFLICT, site, thread, (int)(wrote & MANY) - 1, p, 1);
+        if (read && read != me && !ordered(c, read)) report(c, CONFLICT, site, thread, read == MANY ? -1 : (int)read - 1, p, 2);
         r->writer[w] = me;
       }
     } else r->writer[w] = me | 0x80000000u;
