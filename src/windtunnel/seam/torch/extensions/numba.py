@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Protocol
 
 from windtunnel.compiler import clang, nvvm
 from windtunnel.compiler.kernels import compile_text
@@ -93,12 +93,32 @@ def _with_lines(jit: Callable[..., object]) -> Callable[..., object]:
     return decorated
 
 
+class TargetContext(Protocol):
+    """What Numba knows of a target."""
+
+    data_model_manager: object
+
+
+class Dispatcher(Protocol):
+    """`CUDADispatcher`: a kernel before its types are known."""
+
+    py_func: FunctionType
+    targetctx: TargetContext
+
+
+class Compiled(Protocol):
+    """A kernel of known types."""
+
+    argument_types: tuple[object, ...]
+    entry_name: str
+
+
 def _with_names(module: ModuleType) -> Callable[..., object]:
     """`CUDADispatcher.compile`: it also tells what the kernel's parameters are called; an array is several of them."""
-    compile_kernel = module.CUDADispatcher.compile
+    compile_kernel: Callable[[Dispatcher, object], Compiled] = module.CUDADispatcher.compile
     packer = importlib.import_module("numba.core.datamodel").ArgPacker
 
-    def compiled(self: Any, sig: object) -> object:
+    def compiled(self: Dispatcher, sig: object) -> Compiled:
         kernel = compile_kernel(self, sig)
         manager = self.targetctx.data_model_manager
         arguments = zip(inspect.signature(self.py_func).parameters, kernel.argument_types, strict=False)
