@@ -99,10 +99,13 @@ BY_HAND = """KERNEL k(volatile int *arrived, int *x, int *y) {
 }"""
 
 
-@pytest.mark.parametrize("schedule", [0, 2])
-def test_a_barrier_made_by_hand(schedule: int) -> None:
+ADDS_NOTHING = "__nvvm_atom_add_gen_i((int *)arrived, 0)"
+
+
+@pytest.mark.parametrize(("schedule", "asks"), [(0, "*arrived"), (2, "*arrived"), (2, ADDS_NOTHING)])
+def test_a_barrier_made_by_hand(schedule: int, asks: str) -> None:
     x, y = (np.zeros(8 * 32, np.int32) for _ in range(2))
-    done = launch(BY_HAND, [np.zeros(1, np.int32), x, y], (8,), schedule=schedule)
+    done = launch(BY_HAND.replace("*arrived <", f"{asks} <"), [np.zeros(1, np.int32), x, y], (8,), schedule=schedule)
     assert (y == np.roll(np.arange(8 * 32), -32)).all()
     assert done.faults == ()
 

@@ -128,7 +128,10 @@ def waits_for_others(instruction: Instruction) -> bool:
     """What a loop asks that waits for another thread: it may never end."""
     if instruction.name == "ld":
         return any(instruction.has(word) for word in ("volatile", "acquire", "relaxed"))
-    return instruction.name == "atom" and (instruction.has("cas") or instruction.has("exch"))
+    if instruction.name != "atom":
+        return False
+    reads = instruction.operands[-1] == "0" and not instruction.has("and")  # an atomic that changes nothing
+    return instruction.has("cas") or instruction.has("exch") or reads
 
 
 def build(flat: Flat, table: Mapping[str, Facts]) -> Graph:

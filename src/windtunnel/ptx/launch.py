@@ -190,7 +190,9 @@ class Run:
                 self.kept.append(view)
                 entry.blank = ctypes.addressof(view)
             if region.start in pointers and self.request.checks != "none":
-                entry.writer, entry.reader = (self._zeroed(region.size + 8) for _ in range(2))
+                entry.writer, entry.reader = (
+                    self._zeroed(region.size + 8, dense=self.request.checks == "all") for _ in range(2)
+                )
         shared = self.kernel.layout.shared_bytes + self.request.dynamic_shared + 64
         machine = self.machine
         machine.regions, machine.region_count = regions, len(self.regions)
@@ -216,8 +218,8 @@ class Run:
         table = (ctypes.c_int64 * 4)(*modes)
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(runtime_address(self.folder, "wt_modes"))(ctypes.addressof(table))
 
-    def _zeroed(self, size: int) -> int:
-        memory = zeroed(size)
+    def _zeroed(self, size: int, dense: bool = False) -> int:
+        memory = zeroed(size, dense)
         view = (ctypes.c_char * len(memory)).from_buffer(memory)
         self.kept += [memory, view]
         return ctypes.addressof(view)
