@@ -192,8 +192,8 @@ def measured(case: Case) -> dict[str, float | str]:
     cold, _ = emulated(case, "all")
     _, bare = emulated(case, "none")
     warm, checked = emulated(case, "all")
-    return {"kind": case.kind, "name": case.name, "plain": plain * 1e3, "ratio": bare / plain,
-            "checked": checked / bare, "first": cold - warm}  # fmt: skip
+    return {"kind": case.kind, "name": case.name, "plain": round(plain * 1e3, 2), "ratio": round(bare / plain, 1),
+            "checked": round(checked / bare, 1), "first": round(cold - warm, 2)}  # fmt: skip
 
 
 def main() -> None:
