@@ -93,20 +93,20 @@ def _with_lines(jit: Callable[..., object]) -> Callable[..., object]:
     return decorated
 
 
-class TargetContext(Protocol):
+class NumbaTarget(Protocol):
     """What Numba knows of a target."""
 
     data_model_manager: object
 
 
-class Dispatcher(Protocol):
+class NumbaDispatcher(Protocol):
     """`CUDADispatcher`: a kernel before its types are known."""
 
     py_func: FunctionType
-    targetctx: TargetContext
+    targetctx: NumbaTarget
 
 
-class Compiled(Protocol):
+class NumbaKernel(Protocol):
     """A kernel of known types."""
 
     argument_types: tuple[object, ...]
@@ -115,10 +115,10 @@ class Compiled(Protocol):
 
 def _with_names(module: ModuleType) -> Callable[..., object]:
     """`CUDADispatcher.compile`: it also tells what the kernel's parameters are called; an array is several of them."""
-    compile_kernel: Callable[[Dispatcher, object], Compiled] = module.CUDADispatcher.compile
+    compile_kernel: Callable[[NumbaDispatcher, object], NumbaKernel] = module.CUDADispatcher.compile
     packer = importlib.import_module("numba.core.datamodel").ArgPacker
 
-    def compiled(self: Dispatcher, sig: object) -> Compiled:
+    def compiled(self: NumbaDispatcher, sig: object) -> NumbaKernel:
         kernel = compile_kernel(self, sig)
         manager = self.targetctx.data_model_manager
         arguments = zip(inspect.signature(self.py_func).parameters, kernel.argument_types, strict=False)
