@@ -48,6 +48,7 @@ help-all: help
 	@echo "make test-libraries   bitsandbytes, torchao and transformers on emulated GPUs (1 GB)"
 	@echo "make bench            what emulation costs, as ratios to plain CPU, and what the comparison of ranks costs"
 	@echo "make bench-compiled   what compiled programs cost beside PyTorch's own share of it; half an hour (ARGS=\"--only Trainer\")"
+	@echo "make bench-cuda       CUDA C++ kernels beside PyTorch's operations on one core, with checks and without; minutes"
 	@echo "make bench-operators  operators emulated a second, and predicted time by their number"
 	@echo "make bench-long       memory of runs of up to five million operators and of their reports, and the reports' time; minutes"
 	@echo "make bench-report     size of the HTML report of 100,000 operations, and how long it takes to open"
@@ -203,6 +204,9 @@ bench-train:
 
 bench-compiled: environment-compile
 	.venv-$(OF)compile/bin/python -m benchmarks.bench_compiled $(ARGS)
+
+bench-cuda: environment-cuda
+	OMP_NUM_THREADS=1 .venv-$(OF)cuda/bin/python -W ignore -m benchmarks.bench_cuda_kernels $(ARGS)
 
 bench-operators: environment
 	$(RUN) -m benchmarks.bench_operators $(ARGS)

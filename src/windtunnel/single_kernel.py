@@ -91,20 +91,20 @@ def run(path: Path, launch: str, gpu: Gpu, seed: int = 0, checks: ptx.Checks = "
     if len(words) != len(kernel.parameters):
         raise UsageError(f"{name} takes {len(kernel.parameters)} arguments, and the launch gives {len(words)}")
     arrays, block = _arguments(kernel, words, seed, path, name)
-    refused = limits.refusal(
-        shape, gpu, kernel.max_threads, kernel.shared_bytes,
-        gpu.shared_memory_per_block_optin_bytes - kernel.shared_bytes, False,
-    )  # fmt: skip
+    shape = shape._replace(cooperative=kernel.waits_for_grid)
+    opted = gpu.shared_memory_per_block_optin_bytes - kernel.shared_bytes
+    refused = limits.refusal(shape, gpu, kernel.max_threads, kernel.shared_bytes, opted)
     if refused:
         error = errors.table()[refused]
-        return Outcome(name, gpu.key, *shape, f"{error.name}: {error.text}", "", (), {}, None, None, ())
+        return Outcome(name, gpu.key, *shape[:3], f"{error.name}: {error.text}", "", (), {}, None, None, ())
     memory = AddressMap()
     for array in arrays:
         blank = bytearray(b"\1" * array.values.nbytes) if array.before == b"" else None
         memory.add(Allocation(array.address, array.values.nbytes, array.name, blank=blank))
     result = kernel.launch(
-        shape.grid, shape.block, shape.shared_bytes, block, memory=memory, checks=checks, schedule=seed, output=output
-    )
+        shape.grid, shape.block, shape.shared_bytes, block, memory=memory, checks=checks, schedule=seed, output=output,
+        cooperative=shape.cooperative, most_resident=limits.together(shape, kernel.shared_bytes, limits.REGISTERS, gpu),
+    )  # fmt: skip
     return _outcome(path, kernel, shape, gpu, arrays, result)
 
 
@@ -122,7 +122,7 @@ def _outcome(
         key: dict(value) if isinstance(value, dict) else value for key, value in asdict(result.counters).items()
     }
     return Outcome(
-        name, gpu.key, *shape, "", result.trap or "", tuple(faults), counters, price.duration_ns, price.band,
+        name, gpu.key, *shape[:3], "", result.trap or "", tuple(faults), counters, price.duration_ns, price.band,
         tuple(_described(array) for array in arrays),
     )  # fmt: skip
 

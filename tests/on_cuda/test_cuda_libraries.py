@@ -109,6 +109,27 @@ beyond[1, 64](x, y)
 reverse[1, 64](x, y)
 print("done")
 """
+GRID = """
+@cuda.jit
+def rows(m):
+    column, grid = cuda.grid(1), cuda.cg.this_grid()
+    for row in range(1, m.shape[0]):
+        m[row, column] = m[row - 1, m.shape[1] - column - 1] + 1
+        grid.sync()
+
+m = np.zeros((16, 1024), np.int32)
+m[0] = np.arange(1024)
+found = cuda.to_device(m)
+rows[32, 32](found)
+for row in range(1, 16):
+    m[row] = m[row - 1][::-1] + 1
+assert (found.copy_to_host() == m).all()
+try:
+    rows[32 * 5000, 32](found)
+except Exception as error:
+    assert "COOPERATIVE_LAUNCH_TOO_LARGE" in str(error) or "exceeds the limit" in str(error), error
+    print("done")
+"""
 CORE = """import torch
 from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
 
@@ -161,6 +182,23 @@ def test_faults_in_numba(tmp_path):
         for code, mark in (("cuda-out-of-bounds", "# beyond"), ("cuda-shared-race", "# race"))
     }
     assert found == wanted, done.stderr
+    assert "behind the end of x" in done.stdout
+
+
+def test_memory_that_is_not_there_is_found(tmp_path):
+    done = run(
+        tmp_path, HEAD + "cuda.device_array(1 << 30)\ncuda.device_array(90 << 30, np.uint8)  # too much\n", "--json"
+    )
+    found = [one for one in json.loads(done.stdout)["findings"] if one["severity"] == "error"]
+    assert [(one["code"], one["line"]) for one in found] == [("out-of-memory", 7)], done.stderr
+    assert "8.00 GiB in use" in found[0]["message"]
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in done.stderr
+
+
+@pytest.mark.parametrize("head", [HEAD, BUILT_IN + HEAD], ids=["numba-cuda", "numba"])
+def test_blocks_of_numba_wait_for_each_other(tmp_path, head):
+    done = run(tmp_path, head + GRID)
+    assert done.stdout == "done\n", done.stderr
 
 
 def test_cuda_core(tmp_path):

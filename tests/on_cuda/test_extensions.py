@@ -17,6 +17,7 @@ SOURCE = r"""
 #include <torch/extension.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <cooperative_groups.h>
 template <typename T> __global__ void row_sum_kernel(const T *__restrict__ x, T *__restrict__ out, int64_t cols) {
   extern __shared__ float s[];
   float v = 0;
@@ -55,11 +56,32 @@ torch::Tensor leaking(torch::Tensor x) {
   cudaMalloc(&scratch, 4096);
   return x + 1;
 }
+__global__ void turn_kernel(const float *x, float *y, float *z, int n) {
+  auto grid = cooperative_groups::this_grid();
+  for (int i = grid.thread_rank(); i < n; i += grid.size()) y[i] = 2 * x[i];
+  grid.sync();
+  for (int i = grid.thread_rank(); i < n; i += grid.size()) z[i] = y[n - 1 - i];
+}
+torch::Tensor turn(torch::Tensor x) {
+  auto y = torch::empty_like(x), z = torch::empty_like(x);
+  const float *a = x.data_ptr<float>();
+  float *b = y.data_ptr<float>(), *c = z.data_ptr<float>();
+  int n = x.numel();
+  void *given[] = {&a, &b, &c, &n};
+  auto stream = at::cuda::getCurrentCUDAStream();
+  C10_CUDA_CHECK(cudaLaunchCooperativeKernel((void *)turn_kernel, n / 32, 32, given, 0, stream));
+  return z;
+}
+torch::Tensor turn_without_leave(torch::Tensor x) {
+  turn_kernel<<<2, 32>>>(x.data_ptr<float>(), x.data_ptr<float>(), x.data_ptr<float>(), x.numel());
+  C10_CUDA_CHECK(cudaDeviceSynchronize());
+  return x;
+}
 torch::Tensor on_host(torch::Tensor x) { return x.to(at::kCPU).to(at::kCUDA); }
 void silu(torch::Tensor &out, const torch::Tensor &in) { out.copy_(in * at::sigmoid(in)); }
 TORCH_LIBRARY(windtunnel_tests, m) { m.def("silu(Tensor! out, Tensor x) -> ()"); m.impl("silu", torch::kCUDA, &silu); }
 """
-FUNCTIONS = ["row_sum", "too_many", "unchecked", "leaking", "on_host"]
+FUNCTIONS = ["row_sum", "too_many", "unchecked", "leaking", "on_host", "turn", "turn_without_leave"]
 DECLARED = "\n".join(f"torch::Tensor {name}(torch::Tensor x);" for name in FUNCTIONS)
 
 
@@ -81,6 +103,15 @@ def test_an_extension_computes_and_refuses_as_on_a_gpu(session: Session) -> None
     with pytest.raises(RuntimeError, match="CUDA error: invalid argument"):
         module.too_many(torch.zeros(4, device="cuda"))
     assert module.on_host(torch.ones(3, device="cuda")).device == torch.device("cuda", 0)
+
+
+def test_blocks_of_a_cooperative_launch_wait_for_each_other(session: Session) -> None:
+    module, x = built(), torch.randn(320, device="cuda")
+    assert torch.equal(module.turn(x), 2 * x.flip(0))
+    with pytest.raises(RuntimeError, match="too many blocks in cooperative launch"):
+        module.turn(torch.zeros(32 * 5000, device="cuda"))
+    with pytest.raises(RuntimeError, match="unspecified launch failure"):
+        module.turn_without_leave(x)
 
 
 def test_memory_of_results_is_given_back(session: Session) -> None:

@@ -160,3 +160,62 @@ def test_a_kernel_on_another_stream_is_not_in_the_graph(session: Session) -> Non
     graph.replay()
     torch.cuda.synchronize()
     assert (y[0].item(), z[0].item()) == (2.0, 2.0)
+
+
+GRID = """#include <cooperative_groups.h>
+namespace cg = cooperative_groups;
+__global__ void total(const float *x, float *parts, float *y, int n) {
+  cg::grid_group grid = cg::this_grid();
+  float sum = 0;
+  for (int i = grid.thread_rank(); i < n; i += grid.size()) sum += x[i];
+  parts[grid.thread_rank()] = sum;
+  grid.sync();
+  if (grid.thread_rank() == 0) { for (int i = 0; i < grid.size(); i++) y[0] += parts[i]; }
+}
+"""
+
+
+def test_a_kernel_waits_for_its_whole_grid(tmp_path: Path) -> None:
+    file = tmp_path / "total.cu"
+    file.write_text(GRID)
+    done = run(file, "total<<<8, 32>>>(float[1000], float[256]=empty, float[1]=0, 1000)", gpus.find("H100"))
+    alone = run(file, "total<<<1, 256>>>(float[1000], float[256]=empty, float[1]=0, 1000)", gpus.find("H100"))
+    assert not done.faults
+    assert done.arrays[2]["first"] == alone.arrays[2]["first"]
+    assert done.counters["grid_barriers"] == 1
+    large = run(file, "total<<<10000, 32>>>(float[1000], float[320000]=empty, float[1]=0, 1000)", gpus.find("H100"))
+    assert large.refused.startswith("cudaErrorCooperativeLaunchTooLarge")
+
+
+AGGREGATED = """#include <cooperative_groups.h>
+namespace cg = cooperative_groups;
+__global__ void filtered(const int *x, int *y, int *count, int *halves, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n && x[i] > 0) {
+    auto g = cg::coalesced_threads();
+    int at;
+    if (g.thread_rank() == 0) at = atomicAdd(count, g.size());
+    y[g.shfl(at, 0) + g.thread_rank()] = x[i];
+    cg::thread_group half = cg::tiled_partition(cg::this_thread_block(), 16);
+    if (half.thread_rank() == 0) atomicAdd(halves, half.size());
+  }
+}
+"""
+
+
+def test_what_one_lane_has_set_the_others_take_from_it(tmp_path: Path) -> None:
+    # https://developer.nvidia.com/blog/cuda-pro-tip-optimized-filtering-warp-aggregated-atomics
+    file = tmp_path / "filtered.cu"
+    file.write_text(AGGREGATED)
+    launch = "filtered<<<4, 256>>>(int[1024]=1, int[1024]=0, int[1]=0, int[1]=0, 1000)"
+    done = run(file, launch, gpus.find("H100"))
+    assert not done.faults
+    assert [done.arrays[at]["first"][0] for at in (1, 2, 3)] == [1.0, 1000.0, 1008.0]
+
+
+def test_memory_has_no_type(session: Session) -> None:
+    code = 'extern "C" __global__ void same(float *x, int *bits) { x[0] = 1; bits[0] = 0x40000000; x[1] = x[0]; }'
+    kernel = torch.cuda._compile_kernel(code, "same")
+    x = torch.zeros(2, device="cuda")
+    kernel(block=(1, 1, 1), args=[x, x])
+    assert x.tolist() == [2.0, 2.0]

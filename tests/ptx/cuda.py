@@ -89,6 +89,7 @@ def launch(
     blank: Sequence[object] = (),
     printed: list[str] | None = None,
     arch: str = "sm_80",
+    most_resident: int = 1024,
 ) -> ptx.Launch:
     """Runs a kernel on NumPy arrays; those in `blank` count as written by nobody."""
     allocations = [
@@ -106,5 +107,6 @@ def launch(
     found = ptx.load(compiled(source, arch)).kernels[kernel]
     return found.launch(
         three(grid), three(block), dynamic, packed(values), memory=ptx.Allocations(allocations), checks=checks,
-        schedule=schedule, output=(printed if printed is not None else []).append,
+        schedule=schedule, most_resident=most_resident, cooperative=True,
+        output=(printed if printed is not None else []).append,
     )  # fmt: skip

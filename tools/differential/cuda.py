@@ -3,10 +3,11 @@
     python -m tools.differential cuda [--kernels 0:2000]    # make differential-cuda; --kernels 7: one again
 
 A kernel is a list of phases with a barrier after each: arithmetic on a thread's numbers, branches and loops that
-threads take differently, shared memory that is written by one permutation of the threads and read by another,
-shuffles, atomics. The interpreter runs the phases for one thread after another on NumPy's numbers and knows nothing of
-warps. Half of the kernels have a fault. A kernel is right if its values are the interpreter's, bit for bit, and if the
-only faults that are reported are the planted one's kind, at its line.
+threads take differently, shared memory that is written by one permutation of the threads and read by another, shuffles,
+atomics, a barrier of the grid behind which blocks read what others wrote. The interpreter runs the phases for one
+thread after another on NumPy's numbers and knows nothing of warps. Half of the kernels have a fault. A kernel is right
+if its values are the interpreter's, bit for bit, and if the only faults that are reported are the planted one's kind,
+at its line.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ FAULTS = {
     "beyond the end": {"out-of-bounds"},
     "before the start": {"out-of-bounds"},
     "all blocks at once": {"block-conflict"},
+    "no barrier of the grid": {"block-conflict"},
     "some return": {"missed-barrier"},
     "odd address": {"misaligned"},
 }
@@ -45,6 +47,7 @@ FOLLOWS = {"some return": {"shared-uninitialized-read"}}
 HEAD = """#define KERNEL extern "C" __attribute__((global)) void
 #define __shared__ __attribute__((shared))
 #define __syncthreads() __nvvm_bar_sync(0)
+extern "C" __attribute__((device)) unsigned cudaCGSynchronize(unsigned long, unsigned);
 struct alignas(8) float2 { float x, y; };
 """
 FLAGS = (
@@ -72,6 +75,7 @@ class State:
     y: np.ndarray
     total: np.ndarray
     shared: np.ndarray
+    global_: np.ndarray
     threads: list[Thread] = field(default_factory=list)
 
 
@@ -178,6 +182,22 @@ def count(random_: random.Random) -> Phase:
     return Phase([f"__nvvm_atom_add_gen_i(&total[u % {places}u], t);"], _each(act), barrier=False)
 
 
+def meet(random_: random.Random, threads: int, blocks: int) -> list[Phase]:
+    """Each thread writes one place of global memory and, behind a barrier of the grid, reads one of another block's."""
+    size, shift = threads * blocks, threads * random_.randrange(1, blocks)
+
+    def write(state: State, thread: Thread) -> None:
+        state.global_[thread.i] = thread.v
+
+    def read(state: State, thread: Thread) -> None:
+        thread.v = np.float32(thread.v + state.global_[(thread.i + shift) % size])
+
+    return [
+        Phase(["z[i] = v;"], _each(write)),
+        Phase([f"v = v + z[(i + {shift}) % {size}];"], _each(read), barrier=False),
+    ]
+
+
 def generate(seed: int) -> CudaCase:
     random_ = random.Random(seed)
     fault = random_.choice(sorted(FAULTS)) if seed % 2 else None
@@ -195,6 +215,8 @@ def generate(seed: int) -> CudaCase:
             phases.append(count(random_))
     if fault in ("no barrier", "not written", "some return"):
         phases += exchange(random_, threads)
+    if fault == "no barrier of the grid" or (fault is None and random_.randrange(3) == 0):
+        phases += meet(random_, threads, blocks)
     case = CudaCase(seed, fault, blocks, threads, phases, set(), "")
     case.source = write(case, random_)
     return case
@@ -204,7 +226,7 @@ def write(case: CudaCase, random_: random.Random) -> str:
     """The text, with the fault planted and its lines noted."""
     lines = HEAD.splitlines()
     lines += [
-        "KERNEL k(const float *x, float *y, int *total, int n) {",
+        "KERNEL k(const float *x, float *y, int *total, float *z, int n) {",
         f"__shared__ float s[{case.threads}];",
         "int t = __nvvm_read_ptx_sreg_tid_x(), b = __nvvm_read_ptx_sreg_ctaid_x();",
         "int i = b * __nvvm_read_ptx_sreg_ntid_x() + t;",
@@ -231,9 +253,12 @@ def write(case: CudaCase, random_: random.Random) -> str:
             if here and case.fault == "not written":
                 add(f"if (t != {random_.randrange(case.threads)}) {line}")
             else:
+                apart = case.fault == "no barrier of the grid" and "z[" in line
                 seen = {"no barrier": (last_write, last_write + 1), "not written": (last_write + 1,)}
-                add(line, last_write >= 0 and j in seen.get(case.fault or "", ()))
-        if phase.barrier and not (here and case.fault == "no barrier"):
+                add(line, apart or (last_write >= 0 and j in seen.get(case.fault or "", ())))
+        if phase.lines[0].startswith("z["):
+            add("" if case.fault == "no barrier of the grid" else "cudaCGSynchronize(1, 0);")
+        elif phase.barrier and not (here and case.fault == "no barrier"):
             add("__syncthreads();", case.fault == "some return" and j >= last_write)
     add("y[t] = v;" if case.fault == "all blocks at once" else "y[i] = v;", case.fault == "all blocks at once")
     lines.append("}")
@@ -243,14 +268,18 @@ def write(case: CudaCase, random_: random.Random) -> str:
 def expected(case: CudaCase, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The interpreter's values: one thread after another, phase by phase."""
     size = case.blocks * case.threads
-    y, total = np.zeros(size, np.float32), np.zeros(32, np.int32)
+    y, total, global_ = np.zeros(size, np.float32), np.zeros(32, np.int32), np.zeros(size, np.float32)
+    states = []
     for block in range(case.blocks):
-        state = State(x, y, total, np.zeros(case.threads, np.float32))
+        state = State(x, y, total, np.zeros(case.threads, np.float32), global_)
+        states.append(state)
         for t in range(case.threads):
             i = block * case.threads + t
             state.threads.append(Thread(t, block, i, x[i], np.uint32(i * 2654435761 & 0xFFFFFFFF)))
-        for phase in case.phases:
+    for phase in case.phases:
+        for state in states:
             phase.step(state)
+    for state in states:
         for thread in state.threads:
             y[thread.i] = thread.v
     return y, total
@@ -279,15 +308,23 @@ def judge(seed: int) -> list[str]:
     size = case.blocks * case.threads
     x = (np.random.default_rng(case.seed).integers(-64, 64, size) / 16).astype(np.float32)
     y, total = np.zeros(size, np.float32), np.zeros(32, np.int32)
-    arrays = (x, y, total)
+    arrays = (x, y, total, np.zeros(size, np.float32))
     memory = ptx.Allocations(
-        [ptx.Allocation(a.ctypes.data, a.nbytes, name) for a, name in zip(arrays, "xyt", strict=True)]
+        [ptx.Allocation(a.ctypes.data, a.nbytes, name) for a, name in zip(arrays, "xytz", strict=True)]
     )
-    arguments = struct.pack("<QQQi", *(a.ctypes.data for a in arrays), size)
+    arguments = struct.pack("<QQQQi", *(a.ctypes.data for a in arrays), size)
     kernel = ptx.load(compiled(case.source), cache()).kernels["k"]
     grid, block = (case.blocks, 1, 1), (case.threads, 1, 1)
     launch = kernel.launch(
-        grid, block, 0, arguments, memory=memory, checks="all", schedule=case.seed % 3, output=lambda text: None
+        grid,
+        block,
+        0,
+        arguments,
+        memory=memory,
+        checks="all",
+        schedule=case.seed % 3,
+        output=lambda text: None,
+        cooperative=True,
     )
     found = {(fault.kind, fault.line) for fault in launch.faults}
     if case.fault is None:

@@ -14,7 +14,8 @@ class CudaBlockConflict(CudaKernelCheck):
 
     ## What it does
     Reports the line of a kernel at which a block writes or reads global memory that another block of the same launch
-    writes, other than by atomics.
+    writes, other than by atomics. What one block hands on to another is no conflict: by a fence (`__threadfence()`) and
+    an atomic or volatile access behind it that the other block asks, or at a barrier of the whole grid.
 
     ## Why it is bad
     Blocks run in any order, several at once: the last one to write wins, and which one that is changes from run to run.

@@ -13,8 +13,8 @@ class CudaEndlessLoop(CudaKernelCheck):
     """A loop of a CUDA kernel goes on for ever.
 
     ## What it does
-    Reports the line of a loop in which one warp has spent four billion instructions, and ends the kernel there with
-    CUDA's error of a launch that timed out.
+    Reports the line of a loop in which one warp has spent four billion instructions, or has asked four million times
+    for what nobody writes, and ends the kernel there with CUDA's error of a launch that timed out.
 
     ## Why it is bad
     A GPU has no such bound unless it drives a display: the kernel never ends, the host waits at the next

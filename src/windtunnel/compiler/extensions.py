@@ -89,7 +89,9 @@ class Builder:
         self.torch = torch
         self.clang: Clang = required()
         changed = (repr(torch_headers.REPLACED), torch_headers.SLIM, torch_headers.COMMON)
-        own = digest(*changed, *texts(INCLUDE), __version__, torch.version, self.clang.version, *torch.include)
+        # Precompiled headers name the files that they were made of, windtunnel's own among them.
+        paths = (str(INCLUDE), *torch.include)
+        own = digest(*changed, *texts(INCLUDE), __version__, torch.version, self.clang.version, *paths)
         self.base = cache_folder(f"torch-{torch.version}-{own[:12]}")
         self.headers = self.base / "include"
         self.capability = capability

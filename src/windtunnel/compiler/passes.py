@@ -19,6 +19,11 @@ CUDA = ("-x", "cuda", "-nocudainc", "-nocudalib", "-D__CUDACC__", "-include", "w
 LINES = "-gline-tables-only"
 LOOPS = "-fno-finite-loops"
 """An endless loop stays one: C++ lets the compiler assume that there is none."""
+AS_WRITTEN = ("-Xclang", "-no-enable-noundef-analysis", "-fno-strict-aliasing")
+"""What C++ leaves undefined and kernels rely on: a variable that one lane alone has set and the others take from it by
+a shuffle (else every lane is taken for that one), and memory that is looked at as another type."""
+EMIT_PCH = ("-Xclang", "-emit-pch", "-Xclang", "-fno-pch-timestamp")
+"""Headers that are installed anew with the same text stay good."""
 FAST_MATH = ("-fgpu-approx-transcendentals", "-fcuda-flush-denormals-to-zero", "-D__USE_FAST_MATH__=1")
 VALUED = ("-gencode", "-arch", "--gpu-architecture", "-code", "--gpu-code", "-Xptxas", "--ptxas-options", "-Xcompiler",
           "--compiler-options", "-Xlinker", "-Xfatbin", "-ccbin", "--threads", "-t", "--maxrregcount", "-maxrregcount",
@@ -61,7 +66,8 @@ class Settings:
         """
         fast = FAST_MATH if self.fast_math else ()
         self.clang.run(*CUDA, self.target, *self.common, *fast, "--cuda-device-only", "-S", "-O2", LINES,
-                       LOOPS, *_listing(output), *self._precompiled("device"), source, "-o", output)  # fmt: skip
+                       LOOPS, *AS_WRITTEN, *_listing(output), *self._precompiled("device"), source,
+                       "-o", output)  # fmt: skip
         text = output.read_text(encoding="utf-8", errors="replace")
         output.write_text(of_the_program(text, (str(INCLUDE), *self.include)), encoding="utf-8")
 
@@ -83,11 +89,11 @@ class Settings:
         """A header, precompiled for one of the passes."""
         if kind == "host":
             self.clang.run(*CUDA, self.target, *self.common, "--cuda-host-only", "-fPIC", "-S", "-O1",
-                           "-Xclang", "-emit-pch", header, "-o", output)  # fmt: skip
+                           *EMIT_PCH, header, "-o", output)  # fmt: skip
         else:
             fast = FAST_MATH if self.fast_math else ()
             self.clang.run(*CUDA, self.target, *self.common, *fast, "--cuda-device-only", "-S", "-O2", LINES,
-                           "-Xclang", "-emit-pch", header, "-o", output)  # fmt: skip
+                           LOOPS, *AS_WRITTEN, *EMIT_PCH, header, "-o", output)  # fmt: skip
 
     def _precompiled(self, kind: str) -> tuple[str, ...]:
         path = self.precompiled.get(kind)

@@ -12,6 +12,8 @@ from windtunnel.errors import UnsupportedError
 from windtunnel.ptx.syntax import BYTES, Declaration, Function, Instruction, Label, Source
 
 DEPTH = 24
+GRID_HANDLE, GRID_SYNCHRONIZE = "cudaCGGetIntrinsicHandle", "cudaCGSynchronize"
+"""What device code calls to wait for the whole grid: whether it may, and the barrier."""
 WORDS = re.compile(r"[\w$%@.]+")
 
 
@@ -129,6 +131,10 @@ def _call(flat: Flat, source: Source, call: Instruction, around: tuple[str, ...]
     target = operands.pop(0)
     arguments = _names(operands[0]) if operands and operands[0].startswith("(") else ()
     function = source.functions.get(target)
+    if function is None and target == GRID_SYNCHRONIZE:
+        flat.statements.append(replace(call, opcode=("barrier", "grid"), operands=()))
+        flat.statements += [replace(call, opcode=("mov", "b32"), operands=(result, "0")) for result in results]
+        return
     if function is None:
         flat.statements.append(replace(call, opcode=("call", target), operands=(_tuple(results), _tuple(arguments))))
         return

@@ -51,6 +51,8 @@ class Counters:
     shared_bytes: int
     threads: int
     """Of a block."""
+    grid_barriers: int = 0
+    """How often all blocks waited for each other."""
 
     @property
     def scale(self) -> float:
@@ -137,6 +139,7 @@ def count(
     threads: int,
     distinct: tuple[int, int],
     touched: tuple[int, int],
+    grid_barriers: int = 0,
 ) -> Counters:
     """`block_counts`: executions and lanes of each basic block; of each site: requests, lanes, sectors, wavefronts,
     bytes, lines."""
@@ -185,4 +188,5 @@ def count(
         read_bytes=min(touched[0], round(32 * distinct[0] * blocks / max(counted, 1))),
         written_bytes=min(touched[1], round(32 * distinct[1] * blocks / max(counted, 1))),
         atomic_lanes=sums["atomics"], registers=registers(graph), shared_bytes=shared_bytes, threads=threads,
+        grid_barriers=grid_barriers,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.ptx import layout as at
-from windtunnel.ptx.flow import Graph, unsupported, written_and_read
+from windtunnel.ptx.flow import Graph, fences, tells_others, unsupported, written_and_read
 from windtunnel.ptx.layout import Layout, register_type
 from windtunnel.ptx.syntax import Instruction
 from windtunnel.ptx.values import LANES, Builder, Value, lanes, vector
@@ -212,9 +212,21 @@ class Emitter(Builder):
                 self.mask = guard if self.base is None else self.assign(f"and {vector('i1')} {guard}, {self.base}")
             try:
                 self.emit_one(self, instruction)
+                self._order(instruction)
             except (KeyError, StopIteration, IndexError, ValueError) as error:
                 raise unsupported(instruction) from error
         self.mask = self.base
+
+    def _order(self, instruction: Instruction) -> None:
+        """Tells the checks what orders accesses of several blocks."""
+        if not self.instrumented or not self.graph.fenced:
+            return
+        if fences(instruction):
+            self.declared["wt_fence"] = "declare void @wt_fence(ptr)"
+            self.emit("call void @wt_fence(ptr %context)")
+        if tells_others(instruction):
+            self.declared["wt_order"] = "declare void @wt_order(i32, ptr)"
+            self.emit(f"call void @wt_order(i32 {self.mask_bits(self.running()).text}, ptr %context)")
 
     def guard(self, instruction: Instruction) -> Value:
         value = self.value(instruction.guard or "", "i1")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from windtunnel.ptx.layout import WHOLE_GRID
+
 KINDS = {
     1: "out-of-bounds", 2: "uninitialized-read", 3: "misaligned", 4: "shared-race", 5: "block-conflict",
     6: "shared-out-of-bounds", 7: "shared-uninitialized-read", 8: "divergent-barrier", 9: "missing-lanes",
@@ -95,11 +97,16 @@ def sentence(i: Incident) -> str:
     if i.kind == "missing-lanes":
         return f"{who} names lanes in its mask that are not at this instruction, or leaves itself out"
     if i.kind == "endless-wait":
-        return f"{who} waits here for what another warp or block writes; windtunnel runs these one after another"
+        return (
+            f"{who} waits here for what nobody writes, though all threads that the GPU holds at the same time have had "
+            f"their turns"
+        )
     if i.kind == "endless-loop":
         return (
             f"{who} is in a loop that does not end: its warp has spent {i.detail / 1e9:.0f} billion instructions in it"
         )
+    if i.kind == "deadlock" and i.detail == WHOLE_GRID:
+        return f"{who} waits for the whole grid at a barrier that other blocks never reach"
     if i.kind == "deadlock":
         return f"{who} waits at a barrier that the other threads of its block never reach"
     return f"{who} executes a trap instruction"

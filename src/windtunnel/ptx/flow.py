@@ -57,6 +57,10 @@ class Graph:
     leading: list[list[int]] = field(default_factory=list)
     rank: list[int] = field(default_factory=list)
     """The place of each block in the order in which lanes that are apart run, and of the kernel's end."""
+    asks: bool = False
+    """Whether it waits for other blocks: for what they write, or at a barrier of the grid."""
+    fenced: bool = False
+    """Whether something orders its accesses of global memory before those of other blocks."""
     raw: set[str] = field(default_factory=set)
     """Registers that may hold the host's NaN."""
 
@@ -95,11 +99,39 @@ def is_barrier(instruction: Instruction) -> bool:
     )
 
 
+def of_grid(instruction: Instruction) -> bool:
+    """Whether all blocks meet at it."""
+    return instruction.name == "barrier" and instruction.has("grid")
+
+
+def fences(instruction: Instruction) -> bool:
+    """Whether accesses before it come before those behind it for other blocks, too."""
+    if instruction.name in ("membar", "fence"):
+        return not instruction.has("cta")
+    return (
+        instruction.name in ("ld", "st", "atom", "red")
+        and not instruction.has("cta")
+        and any(instruction.has(word) for word in ("acquire", "release", "acq_rel"))
+    )
+
+
+def tells_others(instruction: Instruction) -> bool:
+    """An access by which threads of several blocks may tell each other something."""
+    if any(part.startswith("shared") for part in instruction.opcode) or instruction.has("local"):
+        return False
+    if instruction.name in ("ld", "st"):
+        return any(instruction.has(word) for word in ("volatile", "acquire", "release", "relaxed"))
+    return instruction.name in ("atom", "red")
+
+
 def waits_for_others(instruction: Instruction) -> bool:
     """What a loop asks that waits for another thread: it may never end."""
     if instruction.name == "ld":
         return any(instruction.has(word) for word in ("volatile", "acquire", "relaxed"))
-    return instruction.name == "atom" and (instruction.has("cas") or instruction.has("exch"))
+    if instruction.name != "atom":
+        return False
+    reads = instruction.operands[-1] == "0" and not instruction.has("and")  # an atomic that changes nothing
+    return instruction.has("cas") or instruction.has("exch") or reads
 
 
 def build(flat: Flat, table: Mapping[str, Facts]) -> Graph:
@@ -144,8 +176,12 @@ def build(flat: Flat, table: Mapping[str, Facts]) -> Graph:
         for successor in graph.successors(index):
             joined[successor] += 1
     after = {i + 1 for i in range(len(blocks) - 1) if graph.ends_with_barrier(i)}
+    asking = {i for i, block in enumerate(blocks) if block and waits_for_others(block[0])}
     meeting = {i for i, block in enumerate(blocks) if block and meets(block[0])}
-    graph.entries = {0} | {i for i in range(len(blocks)) if joined[i] >= 2} | after | meeting
+    graph.entries = {0} | {i for i in range(len(blocks)) if joined[i] >= 2} | after | meeting | asking
+    every = [i for block in blocks for i in block]
+    graph.asks = bool(asking) or any(map(of_grid, every))
+    graph.fenced = any(map(fences, every))
     graph.following = [[s for s in graph.successors(i) if s < len(blocks)] for i in range(len(blocks))]
     graph.leading = [[] for _ in blocks]
     for index, successors in enumerate(graph.following):

@@ -67,14 +67,19 @@ class FunctionText:
             e.store("i64", total, pointer, 8)
 
     def _spin(self, index: int, stop: str) -> None:
-        """Ends a warp that would wait for ever."""
+        """Lets others go on now and then, and ends a warp that would wait for ever."""
         e, block = self.emitter, self.graph.blocks[index]
         if not block or not waits_for_others(block[0]):
             return
         site = e.site(block[0], "wait", "", 0)
         e.declared["wt_spin"] = "declare i32 @wt_spin(i32, ptr, ptr)"
-        ends = e.assign(f"icmp ne i32 {e.assign(f'call i32 @wt_spin(i32 {site}, ptr %context, ptr %frame)')}, 0")
-        e.emit(f"br i1 {ends}, label %{stop}, label %W{index}")
+        said = e.assign(f"call i32 @wt_spin(i32 {site}, ptr %context, ptr %frame)")
+        self._switch(said, stop, {0: f"W{index}", 2: f"Y{index}"})
+        e.label(f"Y{index}")
+        if e.mode == at.WHOLE:
+            self._move(self.graph.live[index], load=False)
+            e.store("i32", str(self.graph.rank[index]), self.resume)
+        self._return(at.ASKS)
         e.label(f"W{index}")
 
     def _count_lanes(self, index: int) -> None:
@@ -123,8 +128,8 @@ class FunctionText:
             e.emit(f"br label %B{index}")
         for index in range(self.end):
             e.label(f"B{index}")
-            self._count(index, "32")
             self._spin(index, f"B{self.end}")
+            self._count(index, "32")
             e.block(index)
             self._leave_whole(index)
         e.label(f"B{self.end}")
@@ -247,8 +252,8 @@ class FunctionText:
             e.label(f"Q{index}")
             e.base = e.load(vector("i1"), "%mask", 4)
             self._gather(index)
-            self._count_lanes(index)
             self._spin(index, "stop")
+            self._count_lanes(index)
             e.block(index)
             self._leave_partial(index)
         e.label("stop")

@@ -20,6 +20,7 @@ from windtunnel.ptx.structures import (
     CHECK,
     COUNT,
     LANES,
+    ORDER_BYTES,
     SEEN,
     SHADOW_BYTES,
     Context,
@@ -27,7 +28,9 @@ from windtunnel.ptx.structures import (
     Frame,
     Machine,
     Region,
+    Residents,
     SiteCounts,
+    Variants,
     aligned,
 )
 from windtunnel.ptx.syntax import Parameter
@@ -60,6 +63,9 @@ STEP = ctypes.PYFUNCTYPE(  # it lets go of Python's lock itself, and takes it ba
     ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
     ctypes.c_int64, ctypes.c_int64,
 )  # fmt: skip
+TOGETHER = ctypes.PYFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64
+)
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,9 @@ class Request:
     checks: Checks
     schedule: int
     output: Callable[[str], None]
+    cooperative: bool
+    most_resident: int
+    """Blocks that the GPU holds at the same time."""
 
     @property
     def blocks(self) -> int:
@@ -181,7 +190,9 @@ class Run:
                 self.kept.append(view)
                 entry.blank = ctypes.addressof(view)
             if region.start in pointers and self.request.checks != "none":
-                entry.writer, entry.reader = (self._zeroed(region.size + 8) for _ in range(2))
+                entry.writer, entry.reader = (
+                    self._zeroed(region.size + 8, dense=self.request.checks == "all") for _ in range(2)
+                )
         shared = self.kernel.layout.shared_bytes + self.request.dynamic_shared + 64
         machine = self.machine
         machine.regions, machine.region_count = regions, len(self.regions)
@@ -195,6 +206,8 @@ class Run:
         machine.most_loops = MOST_INSTRUCTIONS // at.LOOPS
         for name, function in PYTHON.items():
             setattr(machine, name, ctypes.cast(getattr(ctypes.pythonapi, function), ctypes.c_void_p))
+        if self.kernel.graph.fenced and self.request.checks != "none":
+            machine.order = self._zeroed(ORDER_BYTES * self.request.blocks)
         machine.seen, machine.seen_by = self._zeroed(8 * SEEN), self._zeroed(8 * SEEN)
         mapped = getattr(self.request.memory, "mapped", None)
         if mapped is not None:
@@ -205,8 +218,8 @@ class Run:
         table = (ctypes.c_int64 * 4)(*modes)
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(runtime_address(self.folder, "wt_modes"))(ctypes.addressof(table))
 
-    def _zeroed(self, size: int) -> int:
-        memory = zeroed(size)
+    def _zeroed(self, size: int, dense: bool = False) -> int:
+        memory = zeroed(size, dense)
         view = (ctypes.c_char * len(memory)).from_buffer(memory)
         self.kept += [memory, view]
         return ctypes.addressof(view)
@@ -224,6 +237,7 @@ class Run:
         context.warps = -(-request.threads // LANES)
         table = (ctypes.c_uint64 * max(len(self.table), 1))(*(v.start for v in self.table))
         context.variables = table
+        context.cooperative = int(request.cooperative)
         context.schedule, context.frame_bytes = request.schedule, layout.frame_bytes
         self.kept += [shared, table]
 
@@ -238,20 +252,11 @@ class Run:
         looked_at = self._looked_at()
         self.whole = not looked_at
         checking = COUNT | (CHECK if self.request.checks != "none" else 0)
-        self._blocks(
-            self.instrumented,
-            checking,
-            looked_at,
-            0,
-            len(looked_at) if looked_at else self.request.blocks,
-            frames,
-        )
+        if self.kernel.graph.asks:
+            self._together(checking, looked_at, frames)
+        else:
+            self._in_turn(checking, looked_at, frames)
         counted = len(looked_at) if looked_at else self.request.blocks
-        previous = -1
-        for number in [*looked_at, self.request.blocks] if looked_at else []:
-            if number - previous > 1 and not self.context.trap:
-                self._blocks(self.code(False), 0, [], previous + 1, number - previous - 1, frames)
-            previous = number
         self._print()
         faults = self._faults()
         sites = [
@@ -262,6 +267,7 @@ class Run:
             self.kernel.graph, list(self.block_counts), sites, blocks=self.request.blocks, counted=counted,
             shared_bytes=self.context.shared_bytes, threads=self.request.threads,
             distinct=(self.machine.distinct_loads, self.machine.distinct_stores), touched=self._touched(),
+            grid_barriers=self.machine.grid_barriers,
         )  # fmt: skip
         trap = TRAPS.get(self.context.trap)
         return Launch(counters, faults, trap, self._accesses())
@@ -292,6 +298,46 @@ class Run:
         if self.request.checks == "all" or blocks <= wanted + 1:
             return []
         return sorted({i * (blocks - 1) // (wanted - 1) for i in range(wanted)})
+
+    def _in_turn(self, checking: int, looked_at: list[int], frames: Frames) -> None:
+        """One block after another, those that are looked at first."""
+        blocks = self.request.blocks
+        self._blocks(self.instrumented, checking, looked_at, 0, len(looked_at) if looked_at else blocks, frames)
+        previous = -1
+        for number in [*looked_at, blocks] if looked_at else []:
+            if number - previous > 1 and not self.context.trap:
+                self._blocks(self.code(False), 0, [], previous + 1, number - previous - 1, frames)
+            previous = number
+
+    def _together(self, checking: int, looked_at: list[int], frames: Frames) -> None:
+        """Blocks that wait for each other, as many at the same time as the GPU holds."""
+        context, layout = self.context, self.kernel.layout
+        room = max(1, min(self.request.blocks, self.request.most_resident))
+        shared = -(-(context.shared_bytes + 128) // 1024) * 1024
+        warps, local = context.warps * room, LANES * layout.local_bytes
+        residents, variants = Residents(), Variants()
+        residents.room = room
+        residents.frames = self._zeroed(warps * layout.frame_bytes)
+        residents.local, residents.local_step = self._zeroed(warps * local), local
+        residents.shared, residents.shared_step = self._zeroed(room * shared), shared
+        if self.request.checks != "none":
+            residents.shadow_step = SHADOW_BYTES * self.machine.shared_room
+            residents.shadow = self._zeroed(room * residents.shadow_step)
+        residents.block, residents.at_grid = self._zeroed(8 * room), self._zeroed(4 * room)
+        codes = [self.instrumented, self.code(False) if looked_at else self.instrumented]
+        variants.whole[:] = [code.address("wt_whole") for code in codes]
+        variants.partial[:] = [code.address("wt_partial") for code in codes]
+        variants.checking = checking
+        if looked_at:
+            chosen = self._zeroed(self.request.blocks)
+            for number in looked_at:
+                ctypes.memset(chosen + number, 1, 1)
+            variants.looked_at = chosen
+        run = TOGETHER(runtime_address(self.folder, "wt_run_together"))
+        run(
+            ctypes.addressof(context), frames.address, ctypes.addressof(residents), ctypes.addressof(variants),
+            ctypes.addressof(frames.alive), self.request.blocks,
+        )  # fmt: skip
 
     def _blocks(
         self,

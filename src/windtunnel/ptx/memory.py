@@ -8,6 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+LARGE = 4 << 20
+"""Bytes from which on memory is taken in large pages."""
+
 
 @dataclass(frozen=True)
 class Allocation:
@@ -54,6 +57,9 @@ class Allocations:
         return self._sorted
 
 
-def zeroed(size: int) -> mmap.mmap:
-    """Memory whose pages exist once they are touched."""
-    return mmap.mmap(-1, max(size, mmap.PAGESIZE))
+def zeroed(size: int, dense: bool = False) -> mmap.mmap:
+    """Memory whose pages exist once they are touched: large ones where most will be, which is faster."""
+    made = mmap.mmap(-1, max(size, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if dense and size >= LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        made.madvise(mmap.MADV_HUGEPAGE)
+    return made

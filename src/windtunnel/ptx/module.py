@@ -11,11 +11,15 @@ from pathlib import Path
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.ptx.engine import Code, cache_folder
+from windtunnel.ptx.flow import of_grid
 from windtunnel.ptx.launch import Checks, Frames, Launch, Request, Run, Triple
 from windtunnel.ptx.memory import Allocation, Memory
 from windtunnel.ptx.structures import aligned
 from windtunnel.ptx.syntax import BYTES, Declaration, Function, Parameter, Source, parse
 from windtunnel.ptx.variants import Prepared, compile_variant, prepare
+
+MOST_RESIDENT = 1024
+"""Blocks at the same time, where nobody says of which GPU."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,11 @@ class Kernel:
         return self._prepared.layout.shared_bytes
 
     @property
+    def waits_for_grid(self) -> bool:
+        """Whether it has a barrier of all blocks: it must be launched cooperatively."""
+        return any(of_grid(one) for block in self._prepared.graph.blocks for one in block)
+
+    @property
     def local_bytes(self) -> int:
         return self._prepared.layout.local_bytes
 
@@ -71,11 +80,16 @@ class Kernel:
         checks: Checks = "all",
         schedule: int = 0,
         output: Callable[[str], None],
+        cooperative: bool = False,
+        most_resident: int = MOST_RESIDENT,
     ) -> Launch:
-        """Runs all blocks. `shared_bytes` is the dynamic shared memory; `schedule` seeds another legal order."""
+        """Runs all blocks. `shared_bytes` is the dynamic shared memory; `schedule` seeds another legal order;
+        `most_resident` is how many blocks the GPU holds at the same time."""
         if len(arguments) < self.parameter_bytes:
             raise UnsupportedError(f"{self.name} takes {self.parameter_bytes} bytes of arguments, not {len(arguments)}")
-        request = Request(grid, block, shared_bytes, arguments, memory, checks, schedule, output)
+        request = Request(
+            grid, block, shared_bytes, arguments, memory, checks, schedule, output, cooperative, most_resident
+        )
         module = self._module
         run = Run(
             self._prepared,

@@ -7,6 +7,8 @@ from ctypes import POINTER, Structure, c_int32, c_int64, c_uint32, c_uint64, c_v
 
 LANES = 32
 SEEN = 1 << 16
+ORDER_BYTES = 12
+"""`Order` of runtime.h."""
 SHADOW_BYTES = 36
 """`Shadow` of runtime.h."""
 CHECK, COUNT = 1, 2
@@ -40,7 +42,7 @@ class Machine(Structure):
         ("mapped", c_void_p), ("seen", c_void_p), ("seen_by", c_void_p), ("distinct_loads", c_uint64),
         ("distinct_stores", c_uint64),
         ("let_go", c_void_p), ("take_back", c_void_p), ("signals", c_void_p), ("thread", c_void_p),
-        ("most_loops", c_int64),
+        ("most_loops", c_int64), ("order", c_void_p), ("time", c_uint32), ("grid_barriers", c_int32),
     ]  # fmt: skip
 
 
@@ -52,7 +54,22 @@ class Context(Structure):
         c_int32),
         ("block_counts", POINTER(c_uint64)), ("sites", POINTER(SiteCounts)), ("machine", POINTER(Machine)),
         ("warps", c_int32), ("local_bytes", c_int32), ("variables", POINTER(c_uint64)), ("schedule", c_uint64),
-        ("frame_bytes", c_int64), ("linear", c_uint64),
+        ("frame_bytes", c_int64), ("linear", c_uint64), ("cooperative", c_int32),
+    ]  # fmt: skip
+
+
+class Residents(Structure):
+    _fields_ = [
+        ("frames", c_uint64), ("shadow", c_uint64), ("shared", c_uint64), ("local", c_uint64),
+        ("shared_step", c_int64), ("shadow_step", c_int64), ("local_step", c_int64), ("room", c_int64),
+        ("block", c_uint64), ("at_grid", c_uint64),
+    ]  # fmt: skip
+
+
+class Variants(Structure):
+    _fields_ = [
+        ("whole", c_uint64 * 2), ("partial", c_uint64 * 2), ("looked_at", c_void_p), ("checking", c_int32),
+        ("padding", c_int32),
     ]  # fmt: skip
 
 
@@ -64,7 +81,7 @@ class Frame(Structure):
         ("vote", c_uint32), ("votes", c_int32), ("agreement", c_int32), ("spins", c_int32),
         ("thread", (c_int32 * LANES) * 3), ("held", c_uint32), ("passes", c_uint32),
         ("forced", c_uint32), ("at_barrier", c_uint32), ("named", c_uint32 * LANES), ("missed", c_uint32),
-        ("rest", c_uint32 * 11),
+        ("arrived", c_int32), ("rest", c_uint32 * 10),
     ]  # fmt: skip
 
 

@@ -32,14 +32,14 @@ LAUNCHES = {
 def test_a_launch_is_refused_as_an_h200_refused_it(mode: str) -> None:
     shape, most_threads, opted = LAUNCHES[mode]
     said = next(line for line in RECORDED[mode] if line.startswith("launch: "))
-    error = errors.table()[refusal(shape, H200, most_threads, 0, opted, False)]
+    error = errors.table()[refusal(shape, H200, most_threads, 0, opted)]
     assert f"launch: {error.code} {error.name}: {error.text}" == said
 
 
 def test_a_cooperative_launch_must_fit_the_gpu_at_once() -> None:
-    code = refusal(LaunchShape((100000, 1, 1), (1024, 1, 1), 0), H200, 1024, 0, 0, True)
+    code = refusal(LaunchShape((100000, 1, 1), (1024, 1, 1), 0, cooperative=True), H200, 1024, 0, 0)
     assert RECORDED["29"][0] == f"cooperative: {code} {errors.table()[code].name}: {errors.table()[code].text}"
-    assert refusal(LaunchShape((H200.sm_count, 1, 1), (1024, 1, 1), 0), H200, 1024, 0, 0, True) == 0
+    assert refusal(LaunchShape((H200.sm_count, 1, 1), (1024, 1, 1), 0, cooperative=True), H200, 1024, 0, 0) == 0
 
 
 @pytest.mark.parametrize(

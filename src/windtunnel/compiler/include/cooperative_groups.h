@@ -2,9 +2,10 @@
 #pragma once
 #include "cuda_runtime.h"
 #ifdef __CUDA__
+extern "C" __device__ unsigned long long cudaCGGetIntrinsicHandle(unsigned int scope);  // 1: the grid; 0 where it may not wait
+extern "C" __device__ unsigned int cudaCGSynchronize(unsigned long long handle, unsigned int flags);
 namespace cooperative_groups {
 #define WT_M __device__ __forceinline__
-namespace details { struct grid_barrier { unsigned int arrived, generation; }; }
 
 struct thread_block {
   WT_M static void sync() { __syncthreads(); }
@@ -41,10 +42,25 @@ template <unsigned int Size> struct warp_lanes {
   WT_M unsigned int pack(unsigned int b) const { unsigned int r = 0, at = 0; for (unsigned int i = 0; i < 32; i++) if (mask >> i & 1) r |= (b >> i & 1) << at++; return r; }
 };
 typedef warp_lanes<0> coalesced_group;
-typedef thread_block thread_group_of_block;
 template <unsigned int Size, class Parent = void> struct thread_block_tile : warp_lanes<Size> {
   static_assert(Size <= 32 && (Size & (Size - 1)) == 0, "tiles of more than a warp are not emulated");
 };
+// Any of these, known when the kernel runs: a block, or lanes of a warp.
+struct thread_group {
+  unsigned int mask;  // 0: the block
+  bool tile;
+  WT_M thread_group(const thread_block &) : mask(0), tile(false) {}
+  template <unsigned int Size> WT_M thread_group(const warp_lanes<Size> &lanes) : mask(lanes.mask), tile(Size != 0) {}
+  WT_M thread_group(unsigned int lanes) : mask(lanes), tile(true) {}
+  WT_M unsigned int thread_rank() const { return mask ? __popc(mask & ((1u << warp_lanes<0>::lane()) - 1)) : thread_block::thread_rank(); }
+  WT_M unsigned int size() const { return mask ? __popc(mask) : thread_block::size(); }
+  WT_M unsigned int num_threads() const { return size(); }
+  WT_M bool is_valid() const { return true; }
+  WT_M void sync() const { if (mask) __syncwarp(mask); else __syncthreads(); }
+};
+WT_M thread_group tiled_partition(const thread_group &, unsigned int size) {
+  return thread_group(size == 32 ? 0xffffffffu : ((1u << size) - 1) << warp_lanes<0>::lane() / size * size);
+}
 WT_M coalesced_group coalesced_threads() { return coalesced_group{__activemask(), 0}; }
 template <unsigned int Size, class Parent> WT_M thread_block_tile<Size, Parent> tiled_partition(const Parent &) {
   const unsigned int first = warp_lanes<Size>::lane() / Size * Size;
@@ -56,7 +72,9 @@ template <unsigned int Size, class Parent> WT_M thread_block_tile<Size, Parent> 
 template <class Group> WT_M coalesced_group binary_partition(const Group &g, bool p) { unsigned int b = __ballot_sync(g.mask, p); return coalesced_group{p ? b : g.mask & ~b, 0}; }
 
 struct grid_group {
-  WT_M static bool is_valid() { return true; }
+  unsigned long long handle;
+  WT_M bool is_valid() const { return handle != 0; }
+  WT_M void sync() const { if (!is_valid()) __trap(); cudaCGSynchronize(handle, 0); }
   WT_M static unsigned long long thread_rank() { return (unsigned long long)block_rank() * thread_block::size() + thread_block::thread_rank(); }
   WT_M static unsigned long long size() { return (unsigned long long)num_blocks() * thread_block::size(); }
   WT_M static unsigned long long num_threads() { return size(); }
@@ -64,9 +82,9 @@ struct grid_group {
   WT_M static unsigned int num_blocks() { return gridDim.x * gridDim.y * gridDim.z; }
   WT_M static dim3 group_dim() { return gridDim; }
   WT_M static dim3 dim_blocks() { return gridDim; }
-  __device__ static void sync() __attribute__((unavailable("grid.sync() is not emulated: end the kernel and launch a second one")));
+  WT_M static dim3 block_index() { return blockIdx; }
 };
-WT_M grid_group this_grid() { return grid_group(); }
+WT_M grid_group this_grid() { return grid_group{cudaCGGetIntrinsicHandle(1)}; }
 template <class Group> WT_M void sync(const Group &g) { g.sync(); }
 
 // ---------------------------------------------------------------- reductions

@@ -1,6 +1,7 @@
 """Kernels of the program's own in CUDA C++, by what their warps did, which the emulation counts.
 
-    time = floor + max(time of the SMs, bytes / bandwidth of memory, sectors of all blocks / rate of L2)
+    time = floor + barriers of the grid
+         + max(time of the SMs, bytes / bandwidth of memory, sectors of all blocks / rate of L2)
 
 An SM works on the blocks that fit by threads, registers and shared memory. Its time for one wave of them is the
 longest of
@@ -10,6 +11,8 @@ longest of
   products of tensor cores by their peaks;
 - memory's pipe: a wavefront of shared memory, or a line of 128 bytes that global accesses ask for, a cycle;
 - latency: a warp's loads wait for memory, a few at a time.
+
+A barrier of the grid adds its trips to L2, and its blocks' atomics, which are of one address.
 
 The last wave takes as long as a full one for the part that one block alone needs. Registers are estimated by
 liveness. Nothing of this is fitted: the rates are those of the CUDA C++ Programming Guide ("Arithmetic Instructions")
@@ -38,6 +41,8 @@ L1_CYCLES, FURTHER_CYCLES = 35, 350
 Architecture via Microbenchmarking", and their like since."""
 LOADS_IN_FLIGHT = 4
 """Loads that a warp starts before it waits for the first; assumed."""
+GRID_TRIPS = 4
+"""To L2, of a barrier of the grid: a fence, an arrival, a look that comes too early and one that does not; assumed."""
 ATOMIC_LANES = 1
 """Atomics of one address that L2 does a cycle; assumed for all that shared memory does not do."""
 REGISTER_UNIT, SHARED_RESERVED = 256, 1024
@@ -88,6 +93,8 @@ class Counted(Protocol):
     def shared_bytes(self) -> int: ...
     @property
     def threads(self) -> int: ...
+    @property
+    def grid_barriers(self) -> int: ...
 
 
 def signature(name: str, counters: Counted) -> Signature:
@@ -105,6 +112,8 @@ def signature(name: str, counters: Counted) -> Signature:
         ("stores", total(counters.global_sectors - counters.global_load_sectors)),
         ("wavefronts", total(counters.shared_wavefronts)), ("atomics", total(counters.atomic_lanes)),
     ]  # fmt: skip
+    if counters.grid_barriers:
+        detail.append(("grid_barriers", counters.grid_barriers))
     detail += [(f"issued.{kind}", total(count)) for kind, count in sorted(counters.warp_instructions.items())]
     detail += [(f"tensor.{kind}", total(count)) for kind, count in sorted(counters.tensor_flops.items())]
     flops = total(sum(counters.flops.values()) + sum(counters.tensor_flops.values()))
@@ -184,5 +193,7 @@ def price(problem: Problem) -> Price | None:
     traffic = streams.SECTOR_BYTES * (counts.get("distinct_loads", 0) + counts.get("stores", 0))
     l2_ns = 1e9 * traffic / (streams.L2_BYTES_PER_CLOCK * 1e6 * gpu.clock_mhz * sms)
     atomic_ns = 1e3 * counts.get("atomics", 0) / (ATOMIC_LANES * gpu.clock_mhz * gpu.sm_count)
+    barrier_cycles = GRID_TRIPS * (L1_CYCLES + FURTHER_CYCLES) + blocks / ATOMIC_LANES
+    grid_ns = 1e3 * counts.get("grid_barriers", 0) * barrier_cycles / gpu.clock_mhz
     floor_ns = shortest_ns(classify(of.name), gpu.generation)
-    return Price(floor_ns + max(sm_ns, memory_ns, l2_ns, atomic_ns), floor_ns, BAND)
+    return Price(floor_ns + grid_ns + max(sm_ns, memory_ns, l2_ns, atomic_ns), floor_ns, BAND)

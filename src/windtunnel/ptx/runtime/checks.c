@@ -124,6 +124,29 @@ static int together(Context *c, const uint64_t *a, int size, int kind, int site)
   return 1;
 }
 
+// Whether what a block did is handed on to this one: it has passed a fence and an atomic or the like since, and this one
+// has asked for such. What is handed on by one variable is taken for handed on by all.
+static int ordered(Context *c, uint32_t block) {
+  Order *order = c->machine->order;
+  if (!order) return 0;
+  uint32_t acquired = order[c->linear].acquired;
+  if (block == MANY) return acquired > 0;
+  return order[block - 1].released && order[block - 1].released <= acquired;
+}
+
+void wt_fence(Context *c) {
+  if (c->machine->order) c->machine->order[c->linear].fenced = 1;
+}
+
+// An access of global memory by which blocks tell each other: an atomic, or a volatile one.
+void wt_order(int bits, Context *c) {
+  Machine *m = c->machine;
+  if (!m->order || !bits) return;
+  Order *own = &m->order[c->linear];
+  own->acquired = m->time;
+  if (own->fenced) own->released = ++m->time;
+}
+
 static void global_shadow(Context *c, Region *r, uint64_t p, int size, int site, int thread, int kind) {
   uint64_t offset = p - r->low;
   uint32_t me = (uint32_t)c->linear + 1;
@@ -136,12 +159,12 @@ static void global_shadow(Context *c, Region *r, uint64_t p, int size, int site,
   for (uint64_t w = offset / 4; w <= (offset + size - 1) / 4; w++) {
     uint32_t wrote = r->writer[w], read = r->reader[w];
     if (kind == LOAD) {
-      if (wrote && wrote != me && !(wrote >> 31)) report(c, CONFLICT, site, thread, (int)wrote - 1, p, 0);
+      if (wrote && wrote != me && !(wrote >> 31) && !ordered(c, wrote)) report(c, CONFLICT, site, thread, (int)wrote - 1, p, 0);
       r->reader[w] = read && read != me ? MANY : me;
     } else if (kind == STORE) {
       if (size >= 4) {
-        if (wrote && (wrote & MANY) != me) report(c, CONFLICT, site, thread, (int)(wrote & MANY) - 1, p, 1);
-        if (read && read != me) report(c, CONFLICT, site, thread, read == MANY ? -1 : (int)read - 1, p, 2);
+        if (wrote && (wrote & MANY) != me && !ordered(c, wrote & MANY)) report(c, CONFLICT, site, thread, (int)(wrote & MANY) - 1, p, 1);
+        if (read && read != me && !ordered(c, read)) report(c, CONFLICT, site, thread, read == MANY ? -1 : (int)read - 1, p, 2);
         r->writer[w] = me;
       }
     } else r->writer[w] = me | 0x80000000u;
@@ -194,11 +217,19 @@ static void shared_shadow(Context *c, uint64_t offset, int size, int site, int t
 // A warp's access of whole words of shared memory, all good: the usual case of shared_shadow without its questions.
 static void shared_words(Context *c, Frame *f, const uint64_t *a, uint32_t bits, int size, int site, int kind) {
   Machine *m = c->machine;
-  uint32_t epoch = m->epoch, warp_epoch = m->warp_epoch[f->warp & 63], me = (uint32_t)c->linear + 1;
-  for (uint32_t b = bits; b; b &= b - 1) {
+  uint32_t epoch = m->epoch, warp_epoch = m->warp_epoch[f->warp & 63], me = (uint32_t)c->linear + 1, twice = 0;
+  if (kind == LOAD && size == 4 && bits == 0xffffffffu) { // lanes that read what a later one reads, too
+    for (int i = 0; i < LANES - 1; i++) twice |= (uint32_t)(a[i] == a[i + 1]) << i;
+    for (int i = 0; i < LANES / 2; i++) twice |= (uint32_t)(a[i] == a[i + LANES / 2]) << i;
+  }
+  for (uint32_t b = bits & ~twice; b; b &= b - 1) {
     int lane = __builtin_ctz(b), thread = f->warp * LANES + lane;
     uint64_t offset = a[lane] - c->shared_base;
     Shadow *s = &m->shadow[offset >> 2];
+    if (twice && (s->written != me || s->write_epoch == epoch)) { // each lane has to be asked who wrote it
+      twice = 0, b = bits;
+      lane = __builtin_ctz(b), thread = f->warp * LANES + lane, offset = a[lane] - c->shared_base, s = &m->shadow[offset >> 2];
+    }
     if (size == 4 && kind == LOAD && s->written == me && (s->write_epoch != epoch || s->write_thread == thread)) {
       if (s->read_epoch != epoch) s->read_epoch = epoch, s->read_thread = thread;
       else if (s->read_thread != thread) s->read_thread = s->read_thread / LANES == thread / LANES ? thread : 65535;
@@ -213,9 +244,11 @@ static void shared_words(Context *c, Frame *f, const uint64_t *a, uint32_t bits,
 // A warp's access of shared memory with no lane outside or crooked; answers 0 if there is one.
 static int in_shared(Context *c, Frame *f, const uint64_t *a, uint32_t bits, int size, int kind, int site) {
   uint64_t over = 0, odd = 0, limit = (uint64_t)c->shared_bytes - size, first = a[__builtin_ctz(bits)], strange = 0, rising = 0;
+  uint64_t low = first, high = first;
   if (c->shared_bytes < size) return 0;
   for (int i = 0; i < LANES; i++) {
     uint64_t here = bits >> i & 1 ? a[i] : first;
+    low = here < low ? here : low, high = here > high ? here : high;
     over |= here - c->shared_base > limit, odd |= here, strange |= here ^ first, rising |= a[i] ^ (a[0] + (uint64_t)i * size);
   }
   if (over || crooked(odd, size)) return 0;
@@ -229,7 +262,8 @@ static int in_shared(Context *c, Frame *f, const uint64_t *a, uint32_t bits, int
   }
   if (c->checking & COUNT) {
     Site *s = &c->sites[site];
-    if (!strange || (!rising && bits == 0xffffffffu)) { // one place, or neighbours
+    int near = size <= 4 && (high >> 2) - (low >> 2) < 32; // no two words are of one bank
+    if (!strange || near || (!rising && bits == 0xffffffffu)) { // one place, or neighbours
       s->wavefronts += !strange || size <= 4 ? 1 : size / 4;
       s->requests++, s->lanes += __builtin_popcount(bits), s->bytes += (uint64_t)__builtin_popcount(bits) * size;
     } else count_wavefronts(s, a, bits, size);

@@ -35,6 +35,11 @@ typedef struct {
   int32_t early_site; // that read it before anything was written, + 1
 } Shadow;
 
+// When a block last handed on what it had written (an atomic or the like behind a fence), and last took what others had.
+typedef struct {
+  uint32_t fenced, released, acquired;
+} Order;
+
 typedef struct {
   Region *regions;
   int64_t region_count;
@@ -58,9 +63,13 @@ typedef struct {
   int (*signals)(void);
   void *thread;
   int64_t most_loops; // calls of wt_loop by one warp
+  Order *order;       // of each block; null: nothing in the kernel orders accesses of several blocks
+  uint32_t time;      // counts what orders them
+  int32_t grid_barriers;
 } Machine;
 #define SEEN (1 << 16)
 #define MOST_SPINS (1 << 22)
+#define PATIENCE 127 // spins between two turns of the other warps and blocks, less one
 #define LOOPS (1 << 22)      // instructions in loops between two calls of wt_loop
 #define BLOCKS 256           // between two looks for signals
 
@@ -84,7 +93,18 @@ typedef struct {
   uint64_t schedule;      // 112
   int64_t frame_bytes;    // 120
   uint64_t linear;        // 128: the block's number
+  int32_t cooperative;    // 136: launched so that it may wait for the whole grid
 } Context;
+
+// Blocks that are on the GPU at the same time, each in a slot of its own.
+typedef struct {
+  char *frames, *shadow;
+  uint64_t shared, local;
+  int64_t shared_step, shadow_step, local_step; // the last of a warp
+  int64_t room;
+  int64_t *block;  // its number + 1, or 0: the slot is free
+  int32_t *at_grid;
+} Residents;
 
 typedef struct {
   int32_t counter[LANES]; // 0
@@ -111,10 +131,12 @@ typedef struct {
   uint32_t at_barrier;    // 652: those that wait at a bar.warp.sync
   uint32_t named[LANES];  // 656: whom they wait for
   uint32_t missed;        // 784: lanes that have passed by what the held ones wait at
-  uint32_t rest[11];      // 788
+  int32_t arrived;        // 788: the barrier at which some lanes are already, + 1, while others ask
+  uint32_t rest[10];      // 792
 } Frame;
 
 enum { CHECK = 1, COUNT = 2 };
+enum { GRID = 16 }; // the barrier of the whole grid, beside a block's 16
 enum { READ = 1, WRITTEN = 2 };
 enum { LOAD, STORE, ATOMIC };
 enum { OUT_OF_BOUNDS = 1, UNINITIALIZED, MISALIGNED, RACE, CONFLICT, SHARED_OUT_OF_BOUNDS, SHARED_UNINITIALIZED,

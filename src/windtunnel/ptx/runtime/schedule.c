@@ -1,4 +1,5 @@
 // Runs the blocks of a grid one after another, the warps of a block in rounds: a round ends when each warp waits or is done.
+// Where blocks wait for each other, many are in between at the same time.
 #include "runtime.h"
 
 typedef int (*Step)(Context *, Frame *);
@@ -20,22 +21,29 @@ static void start(Context *c, char *frames, const uint32_t *alive) {
     Frame *f = frame_of(c, frames, w);
     memset(f->counter, 0, sizeof f->counter);
     f->alive = alive[w], f->waiting = 0, f->resume = 0, f->barrier = 0, f->barrier_count = 0, f->spins = 0, f->loops = 0, f->budget = LOOPS;
-    f->held = f->passes = f->forced = f->at_barrier = f->missed = 0;
+    f->held = f->passes = f->forced = f->at_barrier = f->missed = 0, f->arrived = 0;
     f->mode = alive[w] == 0xffffffffu ? 0 : 1;
   }
 }
 
-// A warp until it waits at a barrier (1), or is finished (0).
+enum { DONE, AT_BARRIER, ASKS };
+
+// A warp until it waits at a barrier, is finished, or has asked in vain for what others write.
 static int advance(Context *c, Frame *f, Step whole, Step partial) {
+  if (f->arrived) f->barrier = f->arrived - 1, f->arrived = 0;
   while (f->mode != 2) {
     int next = f->mode == 0 ? whole(c, f) : partial(c, f);
-    if (c->trap) return 0;
-    if (next == 1) return 1;
+    if (c->trap) return DONE;
+    if (next == 1) return AT_BARRIER;
     if (next == 2) f->mode = 1;
     else if (next == 3) f->mode = 0;
+    else if (next == 4) {
+      f->arrived = f->barrier + 1, f->barrier = -1;
+      return ASKS;
+    }
     else f->mode = 2, f->alive = 0;
   }
-  return 0;
+  return DONE;
 }
 
 static void wrong_barrier(Context *c, Frame *f, Frame *first) {
@@ -60,15 +68,15 @@ static int release(Context *c, char *frames, const uint32_t *alive) {
     Frame *f = frame_of(c, frames, w);
     if (f->mode == 2) continue;
     running++;
-    if (f->barrier >= 0) numbers |= 1u << (f->barrier & 15);
+    if (f->barrier >= 0) numbers |= 1u << f->barrier;
   }
-  for (; numbers; numbers &= numbers - 1) {
+  for (numbers &= ~(1u << GRID); numbers; numbers &= numbers - 1) {
     int number = __builtin_ctz(numbers);
     int waiting = 0, wanted = 0, threads = 0;
     Frame *first = 0;
     for (int w = 0; w < c->warps; w++) {
       Frame *f = frame_of(c, frames, w);
-      if (f->mode == 2 || f->barrier < 0 || (f->barrier & 15) != number) continue;
+      if (f->mode == 2 || f->barrier < 0 || f->barrier != number) continue;
       waiting++, threads += LANES;
       if (f->barrier_count) wanted = f->barrier_count;
       if (!first) first = f;
@@ -77,13 +85,13 @@ static int release(Context *c, char *frames, const uint32_t *alive) {
     int votes = 0, all = 1;
     for (int w = 0; w < c->warps; w++) {
       Frame *f = frame_of(c, frames, w);
-      if (f->mode == 2 || f->barrier < 0 || (f->barrier & 15) != number) continue;
+      if (f->mode == 2 || f->barrier < 0 || f->barrier != number) continue;
       votes += __builtin_popcount(f->vote & f->alive), all &= (f->vote & f->alive) == f->alive;
     }
     if (!wanted) missed_barrier(c, frames, alive, first);
     for (int w = 0; w < c->warps; w++) {
       Frame *f = frame_of(c, frames, w);
-      if (f->mode == 2 || f->barrier < 0 || (f->barrier & 15) != number) continue;
+      if (f->mode == 2 || f->barrier < 0 || f->barrier != number) continue;
       if (f->barrier_site != first->barrier_site) wrong_barrier(c, f, first);
       f->waiting = 0;
       f->votes = votes, f->agreement = all | (votes > 0) << 1;
@@ -91,7 +99,7 @@ static int release(Context *c, char *frames, const uint32_t *alive) {
     }
     released = 1;
   }
-  c->machine->epoch++;
+  c->machine->epoch += released;
   return released;
 }
 
@@ -105,27 +113,64 @@ static void interrupted(Context *c) {
   m->thread = m->let_go();
 }
 
-static void run_block(Context *c, char *frames, Step whole, Step partial, const uint32_t *alive) {
+// Whether all threads of the block that have not ended wait for the whole grid.
+static int at_grid(Context *c, char *frames, const uint32_t *alive) {
+  Frame *first = 0;
+  for (int w = 0; w < c->warps; w++) {
+    Frame *f = frame_of(c, frames, w);
+    if (f->mode == 2) continue;
+    if (f->barrier != GRID) return 0;
+    if (!first) first = f;
+    else if (f->barrier_site != first->barrier_site) wrong_barrier(c, f, first);
+  }
+  missed_barrier(c, frames, alive, first);
+  return 1;
+}
+
+static void hangs(Context *c, char *frames) {
+  for (int w = 0; w < c->warps; w++) {
+    Frame *f = frame_of(c, frames, w);
+    if (f->mode == 2 || f->barrier < 0) continue;
+    report(c, HANGING, f->barrier_site, w * LANES, 0, 0, f->barrier);
+    break;
+  }
+  c->trap = TRAP_DEADLOCK;
+}
+
+static void begin_block(Context *c, char *frames, const uint32_t *alive) {
+  wt_block(c);
   start(c, frames, alive);
   for (int w = 0; w < c->warps; w++) frame_of(c, frames, w)->barrier = -1;
+}
+
+static void choose(Context *c, uint64_t block) {
+  uint64_t x = c->grid[0], y = c->grid[1];
+  c->linear = block;
+  c->block[0] = (int32_t)(block % x), c->block[1] = (int32_t)(block / x % y), c->block[2] = (int32_t)(block / x / y);
+}
+
+enum { ENDED, AT_GRID, WAITS };
+
+// A block until it has ended, waits for the grid, or only asks for what other blocks write.
+static int run_block(Context *c, char *frames, Step whole, Step partial, const uint32_t *alive) {
   for (uint64_t round = 0;; round++) {
-    int waits = 0;
+    int waits = 0, asks = 0, moved = 0;
     for (int i = 0; i < c->warps; i++) {
       uint64_t seed = c->schedule ? c->schedule * 0x2545f4914f6cdd1dull + c->linear * 31 + round : 0;
       Frame *f = frame_of(c, frames, (int)permuted(seed, c->warps, i));
-      if (f->mode != 2 && f->barrier >= 0) { waits++; continue; }
-      waits += advance(c, f, whole, partial);
-      if (c->trap) return;
+      if (f->mode == 2) continue;
+      if (f->barrier >= 0) { waits++; continue; }
+      int now = advance(c, f, whole, partial);
+      if (c->trap) return ENDED;
+      waits += now == AT_BARRIER, asks += now == ASKS, moved |= now != ASKS;
     }
-    if (!waits) return;
-    if (!release(c, frames, alive)) {
-      for (int w = 0; w < c->warps; w++) {
-        Frame *f = frame_of(c, frames, w);
-        if (f->mode != 2) { report(c, HANGING, f->barrier_site, w * LANES, 0, 0, f->barrier); break; }
-      }
-      c->trap = TRAP_DEADLOCK;
-      return;
-    }
+    if (!waits && !asks) return ENDED;
+    if (waits && release(c, frames, alive)) continue;
+    if (asks && moved) continue;
+    if (asks) return WAITS;
+    if (at_grid(c, frames, alive)) return AT_GRID;
+    hangs(c, frames);
+    return ENDED;
   }
 }
 
@@ -135,11 +180,83 @@ int wt_run(Context *c, char *frames, Step whole, Step partial, const uint32_t *a
   for (int64_t i = 0; i < count && !c->trap; i++) {
     if (i % BLOCKS == BLOCKS - 1) interrupted(c);
     uint64_t block = numbers ? (uint64_t)numbers[i] : first + permuted(c->schedule, count, i);
-    uint64_t x = c->grid[0], y = c->grid[1];
-    c->linear = block;
-    c->block[0] = (int32_t)(block % x), c->block[1] = (int32_t)(block / x % y), c->block[2] = (int32_t)(block / x / y);
-    wt_block(c);
+    choose(c, block);
+    begin_block(c, frames, alive);
     run_block(c, frames, whole, partial, alive);
+  }
+  c->machine->take_back(c->machine->thread);
+  return c->trap;
+}
+
+// What an instrumented variant of a kernel and a plain one are, and which blocks are looked at: all where it is null.
+typedef struct {
+  Step whole[2], partial[2];
+  const uint8_t *looked_at;
+  int32_t checking, padding;
+} Variants;
+
+static char *enter(Context *c, Residents *r, int64_t slot) {
+  choose(c, (uint64_t)r->block[slot] - 1);
+  c->shared_base = r->shared + slot * r->shared_step;
+  if (r->shadow) c->machine->shadow = (Shadow *)(r->shadow + slot * r->shadow_step);
+  return r->frames + slot * c->warps * c->frame_bytes;
+}
+
+// A slot's frames are those of the block that they are made after, with local memory of their own.
+static void furnish(Context *c, Residents *r, int64_t slot, char *frames, char *made) {
+  for (int w = 0; w < c->warps; w++) {
+    Frame *f = frame_of(c, made, w);
+    *f = *frame_of(c, frames, w);
+    f->local = r->local + (slot * c->warps + w) * r->local_step;
+  }
+}
+
+// What blocks did before a barrier of the grid is ordered before all that follows.
+static void pass_grid(Context *c, Residents *r, int64_t used) {
+  Machine *m = c->machine;
+  m->grid_barriers++;
+  for (Region *g = m->regions; g < m->regions + m->region_count; g++) {
+    if (!g->writer || !g->touched_high) continue;
+    uint64_t first = (g->touched_low - g->low) / 4, words = (g->touched_high - g->low + 3) / 4 - first;
+    memset(g->writer + first, 0, 4 * words), memset(g->reader + first, 0, 4 * words);
+  }
+  for (int64_t slot = 0; slot < used; slot++) {
+    if (!r->block[slot]) continue;
+    char *frames = r->frames + slot * c->warps * c->frame_bytes;
+    for (int w = 0; w < c->warps; w++) frame_of(c, frames, w)->barrier = -1, frame_of(c, frames, w)->waiting = 0;
+    r->at_grid[slot] = 0;
+  }
+}
+
+// All blocks of a grid, as many at the same time as there is room for.
+int wt_run_together(Context *c, char *frames, Residents *r, const Variants *v, const uint32_t *alive, int64_t count) {
+  int64_t next = 0, live = 0, waiting = 0, ended = 0, used = 0;
+  c->machine->thread = c->machine->let_go();
+  for (uint64_t pass = 1; !c->trap; pass++) {
+    if (pass % BLOCKS == 0) interrupted(c);
+    for (int64_t slot = 0; slot < r->room && !c->trap; slot++) {
+      if (slot >= used && next == count) break;
+      if (r->at_grid[slot]) continue;
+      int fresh = !r->block[slot];
+      if (fresh && next == count) continue;
+      if (fresh) r->block[slot] = (int64_t)permuted(c->schedule, count, next++) + 1, live++;
+      char *own = enter(c, r, slot);
+      if (slot >= used) furnish(c, r, slot, frames, own), used = slot + 1;
+      if (fresh) begin_block(c, own, alive);
+      int plain = v->looked_at && !v->looked_at[c->linear];
+      c->checking = plain ? 0 : v->checking;
+      int now = run_block(c, own, v->whole[plain], v->partial[plain], alive);
+      if (now == AT_GRID) r->at_grid[slot] = 1, waiting++;
+      if (now == ENDED) r->block[slot] = 0, live--, ended++, slot -= next < count; // its slot is free for the next
+    }
+    if (c->trap || (!live && next == count)) break;
+    if (waiting < live) continue;
+    if (!ended && next == count) pass_grid(c, r, used), waiting = 0;
+    else {
+      int64_t slot = 0;
+      while (!r->at_grid[slot]) slot++;
+      hangs(c, enter(c, r, slot));
+    }
   }
   c->machine->take_back(c->machine->thread);
   return c->trap;
@@ -199,9 +316,9 @@ void wt_arrive(int bits, int site, Context *c, Frame *f) {
   f->barrier_site = site;
 }
 
-// A warp that waits for what another warp or block writes would wait for ever: they run when this one is done.
+// A warp asks for what another warp or block writes: from time to time it lets them go on (2); it waits for ever (1).
 int wt_spin(int site, Context *c, Frame *f) {
-  if (++f->spins < MOST_SPINS) return c->trap;
+  if (++f->spins < MOST_SPINS) return c->trap ? 1 : (f->spins & PATIENCE) ? 0 : 2;
   report(c, SPINNING, site, f->warp * LANES, 0, 0, 0);
   if (!c->trap) c->trap = TRAP_DEADLOCK;
   return 1;

@@ -5,6 +5,8 @@ Both are in `runtime/`, over the 32 lanes of a warp.
 
 from __future__ import annotations
 
+from windtunnel.ptx import layout as at
+from windtunnel.ptx.calls import GRID_HANDLE
 from windtunnel.ptx.emitter import LLVM_TYPES, Emitter
 from windtunnel.ptx.semantics import floats, halves
 from windtunnel.ptx.semantics.memory import members
@@ -76,6 +78,8 @@ def call(e: Emitter, i: Instruction) -> None:
         _print(e, results, arguments)
     elif name == "__assertfail":
         _assert(e, i, arguments)
+    elif name == GRID_HANDLE:
+        e.put(results[0], Value(e.load("i32", e.offset("%context", at.COOPERATIVE)), "i32", True))
     elif name in FUNCTIONS:
         _function(e, name, results, arguments)
     else:

@@ -187,12 +187,14 @@ def barrier(e: Emitter, i: Instruction) -> None:
     if i.has("red"):
         _vote(e, operands.pop())
     site = e.site(i, "barrier", "", 0)
-    number = e.value(operands[0], "i32") if operands else e.constant("i32", 0)
+    number = e.value(operands[0], "i32") if operands else e.constant("i32", at.WHOLE_GRID if i.has("grid") else 0)
     threads = e.value(operands[1], "i32") if len(operands) > 1 else e.constant("i32", 0)
     if not number.uniform:
         number = _mask_scalar(e, number)
     if not threads.uniform:
         threads = _mask_scalar(e, threads)
+    if operands:
+        number = e.operation("and", number, e.constant("i32", 15))
     e.store("i32", number.text, e.offset("%frame", at.BARRIER))
     e.store("i32", threads.text, e.offset("%frame", at.BARRIER_THREADS))
     e.declared["wt_arrive"] = "declare void @wt_arrive(i32, i32, ptr, ptr)"

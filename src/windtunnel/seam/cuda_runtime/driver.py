@@ -146,12 +146,10 @@ class HostCodeDriver:
             return errors.INVALID_FUNCTION
         self.process.begin()
         kernel = function.kernel
-        shape = LaunchShape((gx, gy, gz), (bx, by, bz), shared)
+        shape = LaunchShape((gx, gy, gz), (bx, by, bz), shared, bool(cooperative))
         found = self.process.stream(stream)
         gpu = self.process.machine.devices[found.device].gpu
-        refused = limits.refusal(
-            shape, gpu, kernel.max_threads, kernel.shared_bytes, self.opted.get(host, 0), bool(cooperative)
-        )
+        refused = limits.refusal(shape, gpu, kernel.max_threads, kernel.shared_bytes, self.opted.get(host, 0))
         if refused:
             self.unread[demangled(function.name), self.process.site()] = shape, refused
             return refused
@@ -288,4 +286,4 @@ def gathered(parameters: Sequence[ptx.Parameter], given: int) -> bytes:
 
 def registers_of(kernel: object) -> int:
     """Registers that a thread of a kernel takes, as far as the executor estimates them."""
-    return int(getattr(kernel, "registers", 0) or 32)
+    return int(getattr(kernel, "registers", 0) or limits.REGISTERS)

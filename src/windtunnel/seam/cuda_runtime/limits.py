@@ -16,6 +16,8 @@ MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 RESERVED = 1024
 """Bytes of shared memory that each block takes beside its own, from compute capability 8.0 on."""
 MOST_RESIDENT = 32
+REGISTERS = 32
+"""Of a thread, where a kernel does not say."""
 REGISTERS_TOGETHER = 256
 """Registers are given to a warp in pieces of so many."""
 
@@ -26,6 +28,8 @@ class LaunchShape(NamedTuple):
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int
+    cooperative: bool = False
+    """Whether its blocks may wait for each other."""
 
     @property
     def threads(self) -> int:
@@ -38,9 +42,7 @@ class LaunchShape(NamedTuple):
         return self.grid[0] * self.grid[1] * self.grid[2]
 
 
-def refusal(
-    shape: LaunchShape, gpu: Gpu, most_threads: int, static_bytes: int, opted_bytes: int, cooperative: bool
-) -> int:
+def refusal(shape: LaunchShape, gpu: Gpu, most_threads: int, static_bytes: int, opted_bytes: int) -> int:
     """CUDA's error for a launch that cannot be, else 0; `opted_bytes` is what cudaFuncSetAttribute allowed."""
     if not shape.blocks or not shape.threads or shape.threads > min(MOST_THREADS, most_threads):
         return errors.INVALID_VALUE
@@ -49,11 +51,14 @@ def refusal(
     allowed = max(gpu.shared_memory_per_block_bytes - static_bytes, opted_bytes)
     if shape.shared_bytes > allowed:
         return errors.INVALID_VALUE
-    if cooperative and shape.blocks > gpu.sm_count * resident(
-        shape.threads, shape.shared_bytes + static_bytes, 32, gpu
-    ):
+    if shape.cooperative and shape.blocks > together(shape, static_bytes, REGISTERS, gpu):
         return errors.COOPERATIVE_TOO_LARGE
     return 0
+
+
+def together(shape: LaunchShape, static_bytes: int, registers: int, gpu: Gpu) -> int:
+    """How many blocks of a launch the whole GPU holds at once."""
+    return gpu.sm_count * resident(shape.threads, shape.shared_bytes + static_bytes, registers, gpu)
 
 
 def resident(threads: int, shared_bytes: int, registers: int, gpu: Gpu) -> int:

@@ -67,8 +67,14 @@ class MemoryCalls:
         if not size:
             put(out, 0)
             return errors.SUCCESS
-        taken = process.machine.devices[index].driver.malloc(size)
+        driver = process.machine.devices[index].driver
+        taken = driver.malloc(size)
         if taken is None:
+            held = sum(known.size for known in process.addresses if known.device == index)
+            process.note(
+                "out-of-memory", process.site(), device=index, requested_bytes=size, free_bytes=driver.free_bytes,
+                memory_bytes=driver.total_bytes, allocated_bytes=held, reserved_bytes=driver.reserved_bytes,
+            )  # fmt: skip
             return errors.OUT_OF_MEMORY
         made = AllocationOrigin(name, process.site(), len(process.machine.trace.rows))
         pages = Pages(size, index, taken, made)

@@ -6,6 +6,7 @@ import ctypes
 import ctypes.util
 import linecache
 import re
+from collections.abc import Iterable
 from functools import cache
 
 ABI = re.compile(r"\[abi:[^\]]*\]")
@@ -55,7 +56,14 @@ def split(text: str) -> list[str]:
     return [*parts, text[begin:]] if text.strip() else []
 
 
-@cache
+_told: dict[str, tuple[str, ...]] = {}
+
+
+def tell_parameters(kernel: str, names: Iterable[str]) -> None:
+    """What the parameters of a kernel are called, of which its source in C++ does not speak; by the compiler's name."""
+    _told[kernel] = tuple(names)
+
+
 def parameter_names(file: str, kernel: str, parameter: str | None) -> str:
     """What a parameter of a kernel is called in its source; the compiler numbers them."""
     if not parameter:
@@ -63,6 +71,12 @@ def parameter_names(file: str, kernel: str, parameter: str | None) -> str:
     number = re.search(r"(?:_param_|argument )(\d+)$", parameter)
     if number is None:
         return parameter
+    told = _told.get(kernel, ())
+    return told[int(number[1])] if int(number[1]) < len(told) else _in_source(file, demangled(kernel), int(number[1]))
+
+
+@cache
+def _in_source(file: str, kernel: str, number: int) -> str:
     base = re.escape(kernel.split("<")[0].rpartition("::")[2])
     source = "".join(linecache.getlines(file))
     found = re.search(rf"__global__[^;{{}}]*?\b{base}\s*\(", source)
@@ -72,6 +86,6 @@ def parameter_names(file: str, kernel: str, parameter: str | None) -> str:
             depth += {"(": 1, ")": -1}.get(source[at], 0)
             at += 1
         names = [re.search(r"(\w+)\s*(?:=.*)?$", part.strip()) for part in split(source[found.end() : at - 1])]
-        if int(number[1]) < len(names) and (word := names[int(number[1])]):
+        if number < len(names) and (word := names[number]):
             return word[1]
-    return f"parameter {int(number[1]) + 1}"
+    return f"parameter {number + 1}"

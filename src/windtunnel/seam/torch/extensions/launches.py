@@ -15,7 +15,8 @@ from windtunnel.errors import UnsupportedError
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.cuda_runtime import errors
 from windtunnel.seam.cuda_runtime.addresses import Allocation
-from windtunnel.seam.cuda_runtime.limits import LaunchShape
+from windtunnel.seam.cuda_runtime.driver import registers_of
+from windtunnel.seam.cuda_runtime.limits import LaunchShape, together
 from windtunnel.seam.cuda_runtime.modules import KernelFunction
 from windtunnel.seam.cuda_runtime.names import demangled, parameter_names
 from windtunnel.seam.torch.dispatch import asserts
@@ -41,6 +42,7 @@ CODES = {
     "missing-lanes": "cuda-divergent-barrier",
     "deadlock": "cuda-divergent-barrier",
     "endless-loop": "cuda-endless-loop",
+    "endless-wait": "cuda-endless-loop",
     "misaligned": "cuda-misaligned",
     "assertion": "device-assert",
 }
@@ -63,7 +65,7 @@ class Launched:
         machine = state.machine
         site = state.site()
         state.arrive()
-        result = launcher.compute(self.function, self.shape, self.arguments)
+        result = launcher.compute(self.function, self.shape, self.arguments, stream)
         found = signature(demangled(self.function.name), result.counters)
         cost = machine.price(machine.devices[stream.device], found)
         machine.launch(state.host(), stream, cost, site if machine.watching else 0)
@@ -85,7 +87,8 @@ class Launched:
                         launcher.addresses.add(Allocation(start, memory.size, device=memory.device))
                         added.append(start)
         try:
-            launcher.judge(self.function, launcher.compute(self.function, self.shape, bytes(arguments)), stream)
+            result = launcher.compute(self.function, self.shape, bytes(arguments), stream)
+            launcher.judge(self.function, result, stream)
         finally:
             for start in added:
                 launcher.addresses.remove(start)
@@ -135,19 +138,21 @@ class Launcher:
         capturing: Capturing = dispatch.recorder  # type: ignore[assignment]
         capturing.launched(again, compute, tensors)
 
-    def compute(self, function: KernelFunction, shape: LaunchShape, arguments: bytes) -> ptx.Launch:
+    def compute(self, function: KernelFunction, shape: LaunchShape, arguments: bytes, stream: Stream) -> ptx.Launch:
         """The values of a launch, and what it did."""
         pointers = self._pointers(function.kernel, arguments)
         checks = self._checks(function, shape)
         if checks != "none":
             for allocation in pointers:
                 self.addresses.mark_unwritten(allocation)
+        kernel, gpu = function.kernel, self.state.machine.devices[stream.device].gpu
         local = self.state.local
         inner, local.inner = local.inner, True
         try:
-            return function.kernel.launch(
+            return kernel.launch(
                 shape.grid, shape.block, shape.shared_bytes, arguments,
-                memory=self.addresses, checks=checks, output=_print,
+                memory=self.addresses, checks=checks, output=_print, cooperative=shape.cooperative,
+                most_resident=together(shape, kernel.shared_bytes, registers_of(kernel), gpu),
             )  # fmt: skip
         finally:
             local.inner = inner
@@ -186,7 +191,7 @@ class Launcher:
         for fault in result.faults:
             if fault.kind not in CODES or (fault.kind == "warp-race" and fault.volatile):
                 continue  # code from before Volta relies on lockstep, and says so by `volatile`
-            argument = parameter_names(fault.file, name, fault.argument)
+            argument = parameter_names(fault.file, function.name, fault.argument)
             message = fault.message.replace(fault.argument, argument) if fault.argument else fault.message
             detail = (
                 ("kernel", name), ("kind", fault.kind), ("argument", argument), ("found", message),

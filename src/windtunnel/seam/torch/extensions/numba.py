@@ -6,14 +6,17 @@ Numba computes types and arguments as ever; what is replaced is how it finds the
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import re
 from collections.abc import Callable, Sequence
 from types import FunctionType, ModuleType
+from typing import Protocol
 
 from windtunnel.compiler import clang, nvvm
 from windtunnel.compiler.kernels import compile_text
 from windtunnel.seam import foreign_kernels
+from windtunnel.seam.cuda_runtime.names import tell_parameters
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.extensions.driver_library import DriverLibrary
 
@@ -90,12 +93,49 @@ def _with_lines(jit: Callable[..., object]) -> Callable[..., object]:
     return decorated
 
 
+class NumbaTarget(Protocol):
+    """What Numba knows of a target."""
+
+    data_model_manager: object
+
+
+class NumbaDispatcher(Protocol):
+    """`CUDADispatcher`: a kernel before its types are known."""
+
+    py_func: FunctionType
+    targetctx: NumbaTarget
+
+
+class NumbaKernel(Protocol):
+    """A kernel of known types."""
+
+    argument_types: tuple[object, ...]
+    entry_name: str
+
+
+def _with_names(module: ModuleType) -> Callable[..., object]:
+    """`CUDADispatcher.compile`: it also tells what the kernel's parameters are called; an array is several of them."""
+    compile_kernel: Callable[[NumbaDispatcher, object], NumbaKernel] = module.CUDADispatcher.compile
+    packer = importlib.import_module("numba.core.datamodel").ArgPacker
+
+    def compiled(self: NumbaDispatcher, sig: object) -> NumbaKernel:
+        kernel = compile_kernel(self, sig)
+        manager = self.targetctx.data_model_manager
+        arguments = zip(inspect.signature(self.py_func).parameters, kernel.argument_types, strict=False)
+        names = (name for name, kind in arguments for _ in packer(manager, [kind]).argument_types)
+        tell_parameters(kernel.entry_name, names)
+        return kernel
+
+    return compiled
+
+
 def _numba(module: ModuleType) -> list[Patch]:
     """The driver and the compiler; without clang and llvmlite a refusal. Numba's simulator is left alone."""
     if "simulator" in str(getattr(module.jit, "__module__", "")) or not clang.available():
         return foreign_kernels.numba(module)
     name = f"{module.__name__}.cudadrv"
     driver, compiler, source = (importlib.import_module(f"{name}.{part}") for part in ("driver", "nvvm", "nvrtc"))
+    dispatcher = importlib.import_module(f"{module.__name__}.dispatcher")
     jit = _with_lines(module.jit)
     return [
         Patch(driver.driver, "lib", DriverLibrary()),
@@ -106,6 +146,7 @@ def _numba(module: ModuleType) -> list[Patch]:
         Patch(source, "compile", _from_source),
         Patch(compiler, "compile_ir", _compiled(compiler)),
         Patch(module, "jit", jit),
+        Patch(dispatcher.CUDADispatcher, "compile", _with_names(dispatcher)),
     ]
 
 

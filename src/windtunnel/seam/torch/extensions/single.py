@@ -90,10 +90,8 @@ class CompiledKernel:
         found = stream_of(state, torch.cuda.current_stream() if stream is None else stream)
         shape = LaunchShape(_three(grid), _three(block), shared_mem)
         kernel = self._function.kernel
-        refused = limits.refusal(
-            shape, state.device(found.device).gpu, kernel.max_threads, kernel.shared_bytes,
-            self._max_shared_mem_bytes, False,
-        )  # fmt: skip
+        gpu = state.device(found.device).gpu
+        refused = limits.refusal(shape, gpu, kernel.max_threads, kernel.shared_bytes, self._max_shared_mem_bytes)
         if refused:
             error = errors.table()[refused]
             raise cuda_error(error.text, error.name, blocking=state.machine.blocking)
