@@ -85,6 +85,10 @@ class CaptureMode(Above):
         self.again: Again | None = None
         self._apart = False
 
+    def then(self, wait: Wait) -> None:
+        """Write down that a replay waits here."""
+        self.steps.append(wait)
+
     @contextmanager
     def parts(self) -> Iterator[None]:
         """Both modes, for the parts of an operator, which are written down in its stead."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
 from windtunnel.seam.torch.plans.plan import Plan
@@ -26,8 +26,8 @@ class Recorder(Protocol):
     again: Again | None
     """What computes the operator that is handled now in a replay, where that is not its kernel on the CPU."""
 
-    steps: list[Any]
-    """What a replay does, in order: captured operators, and a `Wait` wherever the capture waited for one of them."""
+    def then(self, wait: Wait) -> None:
+        """A replay waits here, as the capture did, for an operator that it has begun."""
 
     def parts(self) -> AbstractContextManager[object]:
         """Enters both modes, for the parts of the operator that the recorder handles now."""

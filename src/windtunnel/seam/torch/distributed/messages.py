@@ -208,7 +208,7 @@ def _captured(dispatch: Dispatch, message: Message) -> Callable[[], None]:
         return lambda: None
     replayed = Replayed(dispatch, message)
     recorder.again = replayed.post
-    return lambda: recorder.steps.append(replayed.wait)
+    return lambda: recorder.then(replayed.wait)
 
 
 def _type_number(tensors: Sequence[Tensor]) -> int:
