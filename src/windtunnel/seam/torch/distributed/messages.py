@@ -100,7 +100,7 @@ class Message(NamedTuple):
         return call
 
 
-class Replayed:
+class ReplayedMessage:
     """A captured message in the replays of its graph: posted where it was, waited for where its Work was."""
 
     def __init__(self, dispatch: Dispatch, message: Message) -> None:
@@ -206,7 +206,7 @@ def _captured(dispatch: Dispatch, message: Message) -> Callable[[], None]:
     recorder = dispatch.recorder
     if recorder is None or message.stream is None:
         return lambda: None
-    replayed = Replayed(dispatch, message)
+    replayed = ReplayedMessage(dispatch, message)
     recorder.again = replayed.post
     return lambda: recorder.then(replayed.wait)
 
