@@ -133,3 +133,18 @@ def test_the_gradient_of_a_dense_tensor_beside_a_jagged_one_is_clamped() -> None
     assert {gradient.device.type for gradient in gradients} == {"cuda"}
     expected = (nested.detach().values() <= 1).float()
     assert torch.equal(gradients[0].values(), expected)
+
+
+def test_leaves_without_views_beside_a_second_stream(session: Session) -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(5, 4)], requires_grad=True, device="cuda")
+    sparse = torch.eye(3, device="cuda").to_sparse().requires_grad_()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.ones(1, device="cuda")
+    assert nested.detach().is_nested
+    assert sparse.to_dense().tolist() == torch.eye(3).tolist()
+
+
+def test_a_group_norm_of_few_elements_is_priced(session: Session) -> None:
+    x = torch.ones(1, 2, 3, 4, device="cuda", requires_grad=True)
+    torch.nn.functional.group_norm(x, 2).sum().backward()
+    assert x.grad is not None

@@ -374,12 +374,12 @@ class Machine:
         """
         device = self.devices[stream.device]
         host.now_ns += (device.cost.event_ns if charged else 0) + (self.event_ns if timed else 0)
+        event.stream = stream
         if stream.capture is not None:
             stream.capture.record(event, stream)
             return
         event.capture = None
         event.time_ns = max(stream.ready_ns, host.now_ns + device.cost.launch_ns)
-        event.stream = stream
         event.order = dict(stream.order)
         join(event.order, host.order)
         event.order[stream.agent] = stream.epoch

@@ -322,7 +322,8 @@ def row_of(problem: Problem) -> int:
         weights = (prod(shape) for shape in problem.inputs[1:] if 1 < len(shape) < len(x) and x[-len(shape) :] == shape)
         return next(weights, x[-1] if x else 1)
     if "group_norm" in problem.name and len(x) > 1:
-        return prod(x[1:]) // max(1, int(dict(problem.signature.detail).get("group", USUAL_GROUPS)))
+        groups = int(dict(problem.signature.detail).get("group", USUAL_GROUPS))
+        return max(1, prod(x[1:]) // max(1, groups))
     return x[-1] if x else 1
 
 

@@ -15,7 +15,7 @@ from windtunnel.machine.memory.host_allocator import HostBlock
 from windtunnel.seam.torch.cuda.graph_memory import PoolBytes, bytes_of
 from windtunnel.seam.torch.dispatch.above import Above
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.dispatch.recorder import Again
+from windtunnel.seam.torch.dispatch.recorder import Again, Wait, nothing
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
 from windtunnel.seam.torch.plans.plan import Plan, tensors_in, written_by
 from windtunnel.seam.torch.state.positions import Generator, Position
@@ -77,13 +77,17 @@ class CaptureMode(Above):
         self.generator = generator
         self.places = places
         self.pool = pool
-        self.steps: list[CapturedOperator] = []
+        self.steps: list[CapturedOperator | Wait] = []
         self.saved: dict[int, tuple[Storage, Tensor]] = {}
         self.own: dict[int, Storage] = {}  # by identity
         self.reads: weakref.WeakKeyDictionary[Tag, None] = weakref.WeakKeyDictionary()
         self.writes: weakref.WeakKeyDictionary[Tag, None] = weakref.WeakKeyDictionary()
         self.again: Again | None = None
         self._apart = False
+
+    def then(self, wait: Wait) -> None:
+        """Write down that a replay waits here."""
+        self.steps.append(wait)
 
     @contextmanager
     def parts(self) -> Iterator[None]:
@@ -107,6 +111,7 @@ class CaptureMode(Above):
         for tensor in written:
             self._save(tensor)
         tags = [storage_of(t)._wt for t in tensors_in((*args, *kwargs.values())) if _has_storage(t)]
+        self.again = None
         given = {id(tag): tag for tag in tags}  # held, so that no new tag has the address of one that is replaced
         before, self._apart = self._apart, False
         try:
@@ -117,7 +122,7 @@ class CaptureMode(Above):
             self._apart = before
         out = self._twins(out, given, {})
         on_device = any(tag_of(tensor).device >= 0 for tensor in tensors_in((*args, *kwargs.values(), out)))
-        if on_device and plan.kernel:
+        if on_device and plan.kernel and self.again is not nothing:
             self._write_down(plan, func, args, kwargs, out, written)
         return out
 
@@ -221,7 +226,6 @@ class CaptureMode(Above):
         places = tuple(map(self._slots, args))
         named = {name: self._slots(value) for name, value in kwargs.items()}
         self.steps.append(CapturedOperator(plan, func, places, named, results, grad, drawn, self.again))
-        self.again = None
 
     def _use_all(self, plan: Plan, args: Arguments, kwargs: Keywords, out: Result, written: list[Tensor]) -> None:
         """Note the memory that the graph reads and writes."""

@@ -18,7 +18,7 @@ from windtunnel.machine.order import Access
 from windtunnel.machine.replay import replay
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.torch.cuda.captures import CaptureMode, tensors_of, write_again
+from windtunnel.seam.torch.cuda.captures import CapturedOperator, CaptureMode, tensors_of, write_again
 from windtunnel.seam.torch.cuda.graph_memory import PoolBytes
 from windtunnel.seam.torch.dispatch import asserts
 from windtunnel.seam.torch.dispatch.mode import Dispatch
@@ -223,6 +223,9 @@ class Graph:
         assert self._mode is not None
         dispatch = self._mode.dispatch
         for step in self._mode.steps:
+            if not isinstance(step, CapturedOperator):
+                step()
+                continue
             if step.drawn is not None:
                 state.positions[step.drawn[0]] = step.drawn[1]
             try:

@@ -26,7 +26,16 @@ def patches(state: State) -> list[Patch]:
     state.new_generators = lambda: [
         generator_class(device) for device in state.cuda_devices[: len(state.machine.devices)]
     ]
-    return [Patch(torch, "Generator", generator_class)]
+    return [
+        Patch(torch, "Generator", generator_class),
+        *(Patch(owner, "set_rng_state", _set_rng_state) for owner in (torch, torch.random)),
+    ]
+
+
+def _set_rng_state(new_state: torch.Tensor) -> None:
+    """`torch.set_rng_state`, whose C++ would take a device's tensor for the CPU's."""
+    _check(new_state)
+    stock_set_rng_state(new_state)
 
 
 def draw(state: State, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> object:
@@ -127,6 +136,7 @@ class Emulated(Generator):
     def set_state(self, new_state: torch.Tensor) -> torch._C.Generator:
         """Go on from a state."""
         position = self._wt_position
+        _check(new_state)
         if position is None:
             return stock.set_state(self, new_state)
         position.go_to(*_place_in(new_state))
@@ -175,6 +185,7 @@ class Emulated(Generator):
 
 
 stock = torch._C.Generator
+stock_set_rng_state = torch.random.set_rng_state
 
 
 def _generator_class(state: State) -> type[Emulated]:
@@ -190,9 +201,17 @@ def _bytes_of(position: Position) -> torch.Tensor:
     return torch.tensor(list(STATE.pack(position.seed, position.offset)), dtype=torch.uint8, device="cpu")
 
 
-def _place_in(saved: object) -> tuple[int, int]:
-    if not isinstance(saved, torch.Tensor) or saved.dtype != torch.uint8 or saved.device.type != "cpu":
+def _check(saved: object) -> None:
+    """What PyTorch asks of every state (`check_rng_state` of ATen/core/Generator.h, `THPGenerator_setState`)."""
+    if not isinstance(saved, torch.Tensor):
+        raise TypeError(f"expected a torch.ByteTensor, but got {type(saved).__name__}")
+    if saved.layout is not torch.strided or saved.device.type != "cpu" or saved.dtype != torch.uint8:
         raise TypeError("RNG state must be a torch.ByteTensor")
+    if not saved.is_contiguous():
+        raise RuntimeError("RNG state must be contiguous")
+
+
+def _place_in(saved: torch.Tensor) -> tuple[int, int]:
     if saved.numel() != STATE.size:
         raise RuntimeError("RNG state is wrong size")
     seed, offset = STATE.unpack(bytes(saved.tolist()))

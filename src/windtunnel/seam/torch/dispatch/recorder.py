@@ -11,6 +11,13 @@ from windtunnel.seam.torch.plans.plan import Plan
 
 Again = Callable[[Plan, OpOverload, Arguments, Keywords, int], object]
 """Computes a captured operator in a replay; the last is the device."""
+Wait = Callable[[], object]
+"""Waits in a replay for what a captured operator has begun."""
+
+
+def nothing(plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> object:
+    """Stands for an operator that a replay leaves out: its result is its argument."""
+    return args[0]
 
 
 class Recorder(Protocol):
@@ -18,6 +25,9 @@ class Recorder(Protocol):
 
     again: Again | None
     """What computes the operator that is handled now in a replay, where that is not its kernel on the CPU."""
+
+    def then(self, wait: Wait) -> None:
+        """A replay waits here, as the capture did, for an operator that it has begun."""
 
     def parts(self) -> AbstractContextManager[object]:
         """Enters both modes, for the parts of the operator that the recorder handles now."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
+from windtunnel.seam.torch.dispatch.recorder import nothing
 from windtunnel.seam.torch.distributed import played
 from windtunnel.seam.torch.distributed.collectives import bytes_of, goes_on, meeting, place, set_off, stream_of, submit
 from windtunnel.seam.torch.distributed.groups import Group, Groups, Queued
@@ -51,7 +54,9 @@ def functional(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments
         group.called(call.operation.name, began_ns, stream.ready_ns)
         queued.event = groups.mark(stream, 0)
 
-    away = stream is not None and goes_on(group)
+    if dispatch.recorder is not None:
+        dispatch.recorder.again = partial(_replayed, dispatch)
+    away = stream is not None and goes_on(group) and dispatch.recorder is None
     if away and not lacks_values(args):
         out = _shells(plan, func, args, kwargs)
     elif away:
@@ -83,6 +88,18 @@ def functional(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments
     for tensor in made:
         groups.pending[id(tag_of(tensor))] = queued
     return out
+
+
+def _replayed(
+    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
+) -> object:
+    """A captured functional collective in a graph's replay."""
+    groups: Groups = dispatch.state.groups
+    found = groups.of(args[-1] if "group_name" not in kwargs else kwargs["group_name"])
+    assert found is not None
+    group = found.of_device(device)
+    args, kwargs = group.routed(plan.names, args, kwargs)
+    return _functional_values(dispatch, group, plan, func, args, kwargs, device)
 
 
 def _shells(plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
@@ -145,6 +162,8 @@ def _lent(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwa
 def wait_tensor(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """_c10d_functional::wait_tensor: the current stream waits for the collective that made the tensor."""
     groups: Groups = dispatch.state.groups
+    if dispatch.recorder is not None:
+        dispatch.recorder.again = nothing
     queued = groups.pending.pop(id(tag_of(args[0])), None)
     if queued is not None:
         groups.awaited(queued)
@@ -155,6 +174,8 @@ def wait_tensor(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Argument
 
 def wrap(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """_c10d_functional::_wrap_tensor_autograd: the tensor again, for autograd; no kernel."""
+    if dispatch.recorder is not None:
+        dispatch.recorder.again = nothing
     if is_physically_meta(args[0]):  # whose own kernel gives another tensor, and nobody would wait for it
         return AsyncCollectiveTensor(args[0])
     return dispatch.call(plan, func, args, kwargs, tag_of(args[0]).device)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -85,12 +85,41 @@ class Message(NamedTuple):
     def size(self) -> int:
         return sum(map(bytes_of, self.tensors))
 
+    def next_tag(self) -> int:
+        """The tag under which the next message of its kind travels to or from the same rank."""
+        assert self.communicator is not None
+        counts, at = self.communicator.counts, (self.kind, self.peer)
+        counts[at] += 1
+        return wire_tag(self.communicator is not self.group.shared, counts[at], self.size)
+
     def meet(self, dispatch: Dispatch, peer: int, ready_ns: int, begins_ns: int | None = None) -> Signature:
         """The other rank, `peer`, is ready for it; returns what rows call it."""
         call = self.group.message(f"nccl:{self.kind}", peer, self.channel.tag)
         host = dispatch.local.host
         dispatch.machine.meet(host, self.stream, call, ready_ns, self.launch, self.site, begins_ns)
         return call
+
+
+class ReplayedMessage:
+    """A captured message in the replays of its graph: posted where it was, waited for where its Work was."""
+
+    def __init__(self, dispatch: Dispatch, message: Message) -> None:
+        self._dispatch = dispatch
+        self._message = message
+
+    def post(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> object:
+        """Send or receive what one rank tells another now."""
+        message, group = self._message, self._message.group
+        args, kwargs = group.routed(plan.names, args, kwargs)
+        out = _carried(
+            self._dispatch, plan, func, (*args[:2], group.wire(message.peer), message.next_tag()), kwargs, device
+        )
+        self._work = dist.Work.unbox(out)
+        return out
+
+    def wait(self) -> None:
+        """Wait until it has arrived."""
+        self._work.wait()
 
 
 def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
@@ -104,6 +133,7 @@ def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
     played.require_played(groups, group, peer)
     wire = group.wire(peer)
     sent = _posted(dispatch, group, plan.name, tensors, (device, peer, tag))
+    waits = _captured(dispatch, sent)
     timeout = group.timeout(sent.posted_ns)
     with groups.watch.waiting(sent.entry, posts=True):
         out = _carried(dispatch, plan, func, (*args[:2], wire, sent.tag), kwargs, sent.device)
@@ -119,6 +149,7 @@ def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
         with groups.watch.waiting(sent.entry):
             work.wait() if timeout is None else work.wait(timeout)
             ticket.wait()
+        waits()
         return event
 
     return _pending(groups, out, Queued(None, finish, message=tensors), sent, timeout)
@@ -136,6 +167,7 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
     played.require_played(groups, group, source)
     wire = group.wire(source)
     awaited = _posted(dispatch, group, plan.name, tensors, (device, source, args[-1]))
+    waits = _captured(dispatch, awaited)
     limit_ms = group.limit_ms(awaited.posted_ns)
     completion = None if awaited.stream is None else group.numbered("recv")
     clock_tag = awaited.tag + CLOCK_TAGS
@@ -160,12 +192,23 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
             if type_number not in (0, _type_number(tensors)) and _type_number(tensors):
                 raise groups.watch.differing(group.name, awaited.operation, dispatch.state.site())
             _in_time(groups, awaited, sent_ns, limit_ms)
+        waits()
         event = _queue(dispatch, awaited, sent_ns)
         if completion is not None:
             completion.ended(sent_ns, awaited.stream.ready_ns)
         return event
 
     return _pending(groups, out, Queued(None, finish, message=tensors), awaited, group.timeout(awaited.posted_ns))
+
+
+def _captured(dispatch: Dispatch, message: Message) -> Callable[[], None]:
+    """Tell a graph that is captured how its replays send the message; what is to be called where it is waited for."""
+    recorder = dispatch.recorder
+    if recorder is None or message.stream is None:
+        return lambda: None
+    replayed = ReplayedMessage(dispatch, message)
+    recorder.again = replayed.post
+    return lambda: recorder.then(replayed.wait)
 
 
 def _type_number(tensors: Sequence[Tensor]) -> int:

@@ -74,7 +74,7 @@ class Leaves:
         return known.stream if known is not None and known.lives(leaf) else None
 
     def _mark(self, leaf: torch.Tensor, stream: Stream) -> None:
-        if is_wrapped(leaf):
+        if is_wrapped(leaf) or leaf.layout is not torch.strided or leaf.is_nested:  # of which there are no views
             return
         mark = Mark()
         kept: dict[str, Mark] = node_of(leaf).metadata  # type: ignore[assignment]  # a property of C++
