@@ -29,7 +29,7 @@ from tools import ROOT
 FOLDER = ROOT / "docs" / "figures"
 ORIGIN = ("command", "machine", "date", "commit")
 VALUE = re.compile(r"<!--f:([\w-]+)/([\w-]+)/([\w-]+)-->(.*?)<!--/-->", re.DOTALL)
-TABLE = re.compile(r"<!--table:([\w-]+)-->\n(.*?)\n<!--/-->", re.DOTALL)
+TABLE = re.compile(r"<!--table:([\w-]+)-->\n(.*?)<!--/-->", re.DOTALL)
 
 
 def pages() -> list[Path]:
