@@ -74,6 +74,7 @@ help-all: help
 	@echo "make determinism      thirty programs twice: output, traces and findings are the same bytes; ten minutes"
 	@echo "make fuzz             damaged and hostile files of every format that is read: ten minutes, seeded (ARGS=\"--seed 7\")"
 	@echo "make race-oracle      1,000 random programs of several streams, with free and reuse, beside an oracle; five minutes"
+	@echo "make products         products in 8 and 4 bits on 200 random shapes beside their definition; ten minutes"
 	@echo "make differential-operators  every operator of PyTorch's database, and random programs, beside plain PyTorch; hours"
 	@echo "make differential-kernels   400 random Triton kernels, half of them with a fault; a minute"
 	@echo "make differential-cuda      2,000 random CUDA C++ kernels, half of them with a fault, beside an interpreter; ten minutes"
@@ -316,6 +317,10 @@ differential-cuda: environment-cuda
 # ARGS="--seed 7 --one trace/112" writes one file again and reads it.
 fuzz: environment
 	$(RUN) -m tools.fuzz $(ARGS)
+
+# ARGS="-k integers" compares some of them alone.
+products: environment
+	PRODUCT_SEEDS=200 $(RUN) -m pytest -q tests/seam/test_scaled_products.py $(ARGS)
 
 # ARGS="--seed 7 --one 112" runs one program of a seed again, with its text.
 race-oracle: environment

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn import functional
+from torch.nn.attention import flex_attention
 
 import windtunnel
 from windtunnel.errors import UnsupportedError
@@ -179,3 +180,13 @@ def test_repeat_interleave_without_data_asks_for_the_size():
         with pytest.raises(UnsupportedError, match="decides a shape by values"):
             torch.repeat_interleave(x, x.long())
         assert torch.repeat_interleave(x, x.long(), output_size=3).shape == (3,)
+
+
+def test_heads_in_groups_repeat_without_data(monkeypatch):
+    """`repeat_interleave` by a number, of which flex attention's own operator hands on the whole call."""
+    monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    with windtunnel.emulate("H100", no_data=True):
+        query = torch.ones(1, 4, 128, 16, device="cuda", requires_grad=True)
+        key = torch.ones(1, 2, 128, 16, device="cuda")
+        flex_attention.flex_attention(query, key, key, enable_gqa=True).sum().backward()
+        assert query.grad.shape == query.shape

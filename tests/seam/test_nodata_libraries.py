@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -141,14 +142,35 @@ def test_written_integers_stay_known() -> None:
             numbers.tolist()
 
 
-def test_completions_of_a_reinforcement_learner_have_full_length(tmp_path: Path) -> None:
-    """TRL's GRPO asks for the tokens that were drawn, and which of them come before a text's end."""
-    file = tmp_path / "site-packages" / "trl" / "trainer" / "grpo_trainer.py"
-    file.parent.mkdir(parents=True)
-    file.write_text("def _generate_single_turn(tokens):\n    return tokens.cpu(), (tokens < 3).cpu()\n")
-    names: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {}
-    exec(compile(file.read_text(), str(file), "exec"), names)
+@pytest.mark.parametrize("trainer", ["distillation", "grpo", "rloo"])
+def test_completions_of_a_reinforcement_learner_have_full_length(tmp_path: Path, trainer: str) -> None:
+    """TRL asks for the tokens that were drawn, and which of them come before a text's end."""
+    ask = "def _generate_single_turn(tokens):\n    return tokens.cpu(), (tokens < 3).cpu()\n"
+    generate = of_library(tmp_path, f"trl/trainer/{trainer}_trainer.py", ask)["_generate_single_turn"]
     with windtunnel.emulate("A100", no_data=True):
-        tokens, before = names["_generate_single_turn"](torch.randint(3, 9, (2, 5), device="cuda"))
+        tokens, before = generate(torch.randint(3, 9, (2, 5), device="cuda"))
         assert (tokens == 1).all()
         assert before.all()
+
+
+def test_speech_is_decoded_once_without_data(tmp_path: Path) -> None:
+    """transformers' Whisper looks for padding, for a bad score and for times among the tokens that it drew."""
+    ask = "def {}(given):\n    return (given == 7).item() if given.dim() == 0 else given.tolist()\n"
+    names = ("generate_with_fallback", "_need_fallback", "_retrieve_segment")
+    file = "transformers/models/whisper/generation_whisper.py"
+    whisper = of_library(tmp_path, file, "".join(map(ask.format, names)))
+    with windtunnel.emulate("A100", no_data=True):
+        token = torch.randint(3, 9, (), device="cuda")
+        assert not whisper["generate_with_fallback"](token)
+        assert not whisper["_need_fallback"](token)
+        assert whisper["_retrieve_segment"](torch.randint(3, 9, (5,), device="cuda")) == [1] * 5
+
+
+def of_library(folder: Path, name: str, text: str) -> dict[str, Callable[[Tensor], Any]]:
+    """The functions of a file of a library."""
+    file = folder / "site-packages" / name
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    names: dict[str, Callable[[Tensor], Any]] = {}
+    exec(compile(text, str(file), "exec"), names)
+    return names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 from collections.abc import Callable
 
@@ -89,7 +90,8 @@ def close(found: torch.Tensor, wanted: torch.Tensor, k: int) -> None:
     assert error.max().item() <= max(1, k) * 2**-24 * most * 8 + 2**-24
 
 
-SEEDS = range(25)
+SEEDS = range(int(os.environ.get("PRODUCT_SEEDS", "25")))
+"""`make products` draws 200."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -223,6 +225,16 @@ def test_weights_of_four_bits(seed: int) -> None:
         assert packed.shape == (n // 8, k // (tiles * 16), 32, tiles // 2)
         found = torch._weight_int4pack_mm(x.cuda(), packed, group, scale.cuda())
         close(found, x.double() @ decoded.t(), k)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_integers_of_eight_bits(seed: int) -> None:
+    draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    m, n, k = draw.randint(17, 130), 8 * draw.randint(1, 17), 8 * draw.randint(1, 40)
+    x, y = (torch.randint(-128, 128, shape, dtype=torch.int8, generator=generator) for shape in ((m, k), (k, n)))
+    with windtunnel.emulate("A100"):
+        found = torch._int_mm(x.cuda(), y.cuda()).cpu()
+    assert found.equal((x.long() @ y.long()).int())
 
 
 def kernel_ns(work: Callable[[], object]) -> float:

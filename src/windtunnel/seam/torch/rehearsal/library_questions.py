@@ -6,6 +6,7 @@ be padded, the whole batch is computed, the most that the step takes.
 
 from __future__ import annotations
 
+FULL = 1, "completions have full length, of tokens 1"
 VALID = True, "distributions' parameters and values are valid"
 ANSWERS: dict[tuple[str, str], tuple[bool | int, str]] = {
     ("torch/nn/init.py", "_no_grad_trunc_normal_"): (False, "no number that is drawn lies out of bounds"),
@@ -32,9 +33,15 @@ ANSWERS: dict[tuple[str, str], tuple[bool | int, str]] = {
     ("transformers/masking_utils.py", "_can_skip_bidirectional_mask_xpu"): (True, "no token is padding"),
     ("transformers/masking_utils.py", "flash_attention_mask"): (True, "no token is padding"),
     ("transformers/masking_utils.py", "flex_attention_mask"): (True, "no token is padding"),
+    ("transformers/models/whisper/generation_whisper.py", "generate_with_fallback"): (False, "no text is padded"),
+    ("transformers/models/whisper/generation_whisper.py", "_need_fallback"): (False, "no text is decoded again"),
+    ("transformers/models/whisper/generation_whisper.py", "_retrieve_segment"): (1, "no token is a time"),
     ("transformers/modeling_attn_mask_utils.py", "_ignore_causal_mask_sdpa"): (True, "no token is padding"),
     ("transformers/modeling_utils.py", "warn_if_padding_and_no_attention_mask"): (False, "no token is padding"),
-    ("trl/trainer/grpo_trainer.py", "_generate_single_turn"): (1, "completions have full length, of tokens 1"),
+    ("trl/trainer/distillation_trainer.py", "_generate_single_turn"): FULL,
+    ("trl/trainer/grpo_trainer.py", "_generate_single_turn"): FULL,
+    ("trl/trainer/rloo_trainer.py", "_generate_single_turn"): FULL,
+    ("trl/experimental/online_dpo/online_dpo_trainer.py", "training_step"): FULL,
 }
 """By file and name of the function: the truth or the integer that it reads, and what that means.
 

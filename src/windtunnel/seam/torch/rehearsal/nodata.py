@@ -123,7 +123,7 @@ class DatalessDispatch(Dispatch):
         """What an operator's kernel gives: that of meta tensors, or the CPU's where there are values."""
         if self.local.valued or _have_values((*args, *kwargs.values())):
             return super().call(plan, func, args, kwargs, max(device, 0))
-        if plan.name in SHAPED_BY_VALUES or _counts(plan.name, kwargs):
+        if plan.name in SHAPED_BY_VALUES or _counts(plan.name, args, kwargs):
             raise UnsupportedError(refusal(self.state, f"{plan.name} decides a shape by values", KEEP_SHAPES))
         if "device" in kwargs:
             kwargs["device"] = META
@@ -219,9 +219,10 @@ def _have_values(values: tuple[object, ...]) -> bool:
     return not any(map(is_physically_meta, found)) and any(tag_of(tensor).device >= 0 for tensor in found)
 
 
-def _counts(name: str, kwargs: Keywords) -> bool:
+def _counts(name: str, args: Arguments, kwargs: Keywords) -> bool:
     """Whether `repeat_interleave` by a tensor must add up how many elements there will be."""
-    return name == "aten::repeat_interleave" and kwargs.get("output_size") is None
+    by_tensor = name == "aten::repeat_interleave" and isinstance(args[:2][-1], Tensor)
+    return by_tensor and kwargs.get("output_size") is None
 
 
 def _masked(name: str, args: Arguments) -> bool:
