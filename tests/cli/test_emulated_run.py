@@ -48,6 +48,13 @@ def test_quiet_says_nothing(windtunnel) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.parametrize(("fault", "missed"), [("oom:step=99", True), ("die:rank=1", True), ("nan", False)])
+def test_a_fault_that_never_happened_is_named(windtunnel, fault: str, missed: bool) -> None:
+    done = windtunnel("run", "--fault", fault, "-c", SYNCS)
+    assert done.returncode == 0
+    assert (f"windtunnel: the fault '{fault}' never happened" in done.stderr) == missed
+
+
 @pytest.mark.parametrize(("gate", "code"), [("host-sync=2", 64), ("host-sync=3", 0), ("error,out-of-memory", 0)])
 def test_a_gate_fails_the_run(windtunnel, gate: str, code: int) -> None:
     done = windtunnel("run", "-q", "--fail-on", gate, "-c", SYNCS)

@@ -367,7 +367,7 @@ def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Ou
             for library in result.libraries:
                 _say(libraries.sentence(library))
             _show(result, findings, code, options)
-        for text in [*result.lost, *broken]:
+        for text in [*result.lost, *broken, *_missed(result, options["fault"])]:
             _say(text)
     except BrokenPipeError:  # nobody reads the report (`2>&1 | head`): the exit code is the program's all the same
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
@@ -390,6 +390,13 @@ def _show(result: launch.Result, findings: list[Finding], code: int, options: Js
     if len(result.traces) > 1 and "played" not in result.traces[0].facts:
         _say(f"{len(result.traces)} processes used GPUs; the report is of all of them")
     show(merge(result.traces), findings, verbose=options["verbose"])
+
+
+def _missed(result: launch.Result, faults: Sequence[str]) -> list[str]:
+    """A sentence for each fault that no process met, so that a test of recovery does not pass for want of a fault."""
+    met = {dict(note.detail).get("fault") for trace in result.traces for note in trace.notes}
+    where = "no process came to its rank, step, operator or time"
+    return [f"the fault {text!r} never happened: {where}" for text in faults if result.traces and text not in met]
 
 
 def _nothing(code: int, options: Json, shadows: list[str]) -> str:
