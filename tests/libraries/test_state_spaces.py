@@ -14,7 +14,7 @@ from helpers.on_both import drawn, on_both
 from windtunnel.errors import UnsupportedError
 from windtunnel.libraries.causal_conv1d import causal_conv1d_fn, causal_conv1d_update
 from windtunnel.libraries.mamba_ssm import Mamba, Mamba2
-from windtunnel.libraries.mamba_ssm.ops.selective_scan_interface import selective_scan_fn
+from windtunnel.libraries.mamba_ssm.ops.selective_scan_interface import mamba_inner_fn, selective_scan_fn
 from windtunnel.libraries.mamba_ssm.ops.triton.selective_state_update import selective_state_update
 from windtunnel.libraries.mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
 from windtunnel.session import Session
@@ -183,6 +183,44 @@ def test_heads_go_on_token_by_token(session: Session) -> None:
         D[:, None].expand(-1, 8), None, bias[:, None].expand(-1, 8), dt_softplus=True,
     )  # fmt: skip
     torch.testing.assert_close(last.cpu(), whole[:, 8].cpu(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_with_norms_of_its_steps_and_matrices(session: Session) -> None:
+    """FalconMamba's. In the library no gradient goes through those norms (`MambaInnerFn.backward` of mamba_ssm)."""
+    channels, states, rank = 6, 4, 3
+    shapes = (2, 2 * channels, 7), (channels, 1, 4), (channels,), (rank + 2 * states, channels), (channels, rank)
+    tensors = drawn(*shapes, (5, channels), (channels, states), (channels,), (channels,), dtype=torch.float32)
+    tensors[6] = -tensors[6].abs()
+    ones = {"dt": torch.ones(channels), "b": torch.ones(states), "c": torch.ones(states)}
+
+    def layer(xz, conv, bias, x_weight, dt_weight, out_weight, decay, skip, dt_bias):
+        norms = {f"{name}_rms_weight": one.cuda() for name, one in ones.items()}
+        return mamba_inner_fn(
+            xz,
+            conv,
+            bias,
+            x_weight,
+            dt_weight,
+            out_weight,
+            None,
+            decay,
+            D=skip,
+            delta_bias=dt_bias,
+            **norms,
+            b_c_dt_rms_eps=1e-6,
+        )
+
+    def normed(of: Tensor) -> Tensor:
+        return of + (F.rms_norm(of, of.shape[-1:], eps=1e-6) - of).detach()
+
+    def reference(xz, conv, bias, x_weight, dt_weight, out_weight, decay, skip, dt_bias):
+        x, z = xz.chunk(2, 1)
+        x = F.silu(convolved(x, conv[:, 0], bias))
+        dt, B, C = F.linear(x.transpose(1, 2), x_weight).split([rank, states, states], -1)
+        delta, B, C = (normed(one).transpose(1, 2) for one in (F.linear(dt, dt_weight), B, C))
+        return F.linear(scanned(x, delta, decay, B, C, skip, z, dt_bias).transpose(1, 2), out_weight)
+
+    on_both(layer, reference, tensors, 1e-4)
 
 
 def of_mamba(layer: Mamba, u: Tensor) -> Tensor:

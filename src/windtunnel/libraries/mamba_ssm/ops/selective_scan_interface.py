@@ -153,7 +153,20 @@ class MambaInnerFn(torch.autograd.Function):
     @staticmethod
     @torch.amp.custom_fwd(device_type="cuda")
     def forward(  # type: ignore[no-untyped-def]
-        ctx, xz, conv_weight, conv_bias, x_weight, delta_weight, out_weight, out_bias, A, D, delta_bias, softplus
+        ctx,
+        xz,
+        conv_weight,
+        conv_bias,
+        x_weight,
+        delta_weight,
+        out_weight,
+        out_bias,
+        A,
+        D,
+        delta_bias,
+        softplus,
+        norms,
+        eps,
     ):
         if torch.is_autocast_enabled("cuda"):
             dtype = torch.get_autocast_dtype("cuda")
@@ -162,12 +175,12 @@ class MambaInnerFn(torch.autograd.Function):
         x, z = xz.chunk(2, 1)
         convolved = _convolved(x, conv_weight, conv_bias)
         small = F.linear(convolved.transpose(1, 2).flatten(0, 1), x_weight)
-        delta, B, C = _parts(small, delta_weight, A, *xz.shape[::2])
+        delta, B, C = map(_normed, _parts(small, delta_weight, A, *xz.shape[::2]), norms, (eps,) * 3)
         out, kept, gated = torch.ops.mamba_ssm.scan_fwd(convolved, delta, A, B, C, D, z, delta_bias, softplus)
         ctx.save_for_backward(
             xz, conv_weight, conv_bias, x_weight, delta_weight, out_weight, A, D, delta_bias, small, B, C, kept, out
         )
-        ctx.told = softplus, out_bias is not None
+        ctx.told = softplus, out_bias is not None, norms, eps
         return F.linear(gated.transpose(1, 2), out_weight, out_bias)
 
     @staticmethod
@@ -176,7 +189,7 @@ class MambaInnerFn(torch.autograd.Function):
         (xz, conv_weight, conv_bias, x_weight, delta_weight, out_weight, A, D, delta_bias, small, B, C, kept, out) = (
             ctx.saved_tensors
         )
-        softplus, biased = ctx.told
+        softplus, biased, norms, eps = ctx.told
         with torch.enable_grad():
             x, z = (one.detach() for one in xz.chunk(2, 1))
             leaves = [x.requires_grad_(), conv_weight.detach().requires_grad_()]
@@ -184,11 +197,13 @@ class MambaInnerFn(torch.autograd.Function):
             convolved = _convolved(x, leaves[1], leaves[2] if leaves[2:] else None)
             of_small = [small.detach().requires_grad_(), delta_weight.detach().requires_grad_()]
             delta, *_ = _parts(of_small[0], of_small[1], A, *xz.shape[::2])
+        # As the library: B and C are kept with their norms and get them again, and no gradient goes through a norm.
+        normed, B, C = map(_normed, (delta.detach(), B, C), norms, (eps,) * 3)
         gated = out * F.silu(z.detach())
         rows = grad.flatten(0, 1)
         of_out = [rows.t() @ gated.transpose(1, 2).flatten(0, 1), rows.sum(0) if biased else None]
         given = (grad @ out_weight).transpose(1, 2).contiguous()
-        inputs = (convolved.detach(), delta.detach(), A, B, C, D, z.detach(), delta_bias)
+        inputs = (convolved.detach(), normed, A, B, C, D, z.detach(), delta_bias)
         of_x, of_delta, of_A, of_B, of_C, *rest = torch.ops.mamba_ssm.scan_bwd(given, out, kept, *inputs, softplus)
         of_D = rest.pop(0) if D is not None else None
         of_z, of_bias = rest[0], rest[1] if delta_bias is not None else None
@@ -201,13 +216,21 @@ class MambaInnerFn(torch.autograd.Function):
         of_input, *of_conv = torch.autograd.grad(convolved, leaves, of_x)
         of_conv_bias = of_conv[1] if conv_bias is not None else None
         of_conv_weight, of_xz = of_conv[0], torch.cat((of_input, of_z), 1)
-        return of_xz, of_conv_weight, of_conv_bias, of_x_weight, of_delta_weight, *of_out, of_A, of_D, of_bias, None
+        of_weights = of_xz, of_conv_weight, of_conv_bias, of_x_weight, of_delta_weight, *of_out
+        return *of_weights, of_A, of_D, of_bias, None, None, None
 
 
 def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     out = causal_conv1d_fn(x, weight[:, 0], bias, activation="silu")
     assert isinstance(out, Tensor)
     return out
+
+
+def _normed(matrix: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """[batch, columns, tokens] with its columns' RMS norm."""
+    if weight is None:
+        return matrix
+    return F.rms_norm(matrix.transpose(1, 2), weight.shape, weight.to(matrix.dtype), eps).transpose(1, 2).contiguous()
 
 
 def _parts(small: Tensor, delta_weight: Tensor, A: Tensor, batch: int, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -244,11 +267,11 @@ def mamba_inner_fn(
     """A layer from its first product [batch, 2 * channels, tokens] on: convolution, scan, last product."""
     if A.is_complex():
         unanswered(LIBRARY, "a selective scan with complex A", "give real matrices")
-    others = (B, C, B_proj_bias, C_proj_bias, b_rms_weight, c_rms_weight, dt_rms_weight)
-    if any(one is not None for one in others) or checkpoint_lvl != 1:
-        unanswered(LIBRARY, "mamba_inner_fn with B, C, their biases and norms, or checkpoint_lvl 0")
+    if any(one is not None for one in (B, C, B_proj_bias, C_proj_bias)) or checkpoint_lvl != 1:
+        unanswered(LIBRARY, "mamba_inner_fn with B, C, their biases, or checkpoint_lvl 0")
     out: Tensor = MambaInnerFn.apply(
         xz if xz.stride(-1) == 1 else xz.contiguous(), conv1d_weight, conv1d_bias, x_proj_weight, delta_proj_weight,
-        out_proj_weight, out_proj_bias, A, D, delta_bias, delta_softplus,
+        out_proj_weight, out_proj_bias, A, D, delta_bias, delta_softplus, (dt_rms_weight, b_rms_weight, c_rms_weight),
+        b_c_dt_rms_eps,
     )  # fmt: skip
     return out
