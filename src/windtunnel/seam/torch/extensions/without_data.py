@@ -167,7 +167,7 @@ class Rehearsed:
             if known is not None:
                 struct.pack_into("<Q", rest, offset, 0)
                 places.append((offset, known.size, address - known.start))
-        return id(function.binary), function.name, shape, bytes(rest), tuple(places)
+        return function.binary, function.name, shape, bytes(rest), tuple(places)
 
     def _assume(self, function: KernelFunction) -> None:
         for file, line in function.kernel.deciding:
