@@ -91,6 +91,26 @@ back = torch.as_tensor(cuda.to_device(np.arange(4.0)), device="cuda")
 assert back.device.type == "cuda" and (back * 2).tolist() == [0, 2, 4, 6]
 print("done")
 """
+WITHOUT_DATA = """
+import torch
+
+@cuda.jit
+def double(x, y):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        y[i] = 2 * x[i]
+
+x = torch.ones(1 << 20, dtype=torch.float32, device="cuda")
+y = torch.zeros_like(x)
+for _ in range(3):
+    double[4096, 256](cuda.as_cuda_array(x), cuda.as_cuda_array(y))
+torch.cuda.synchronize()
+own = cuda.to_device(np.arange(64.0))
+twice = cuda.device_array(64)
+double[1, 64](own, twice)
+assert (twice.copy_to_host() == 2 * np.arange(64.0)).all()  # memory of Numba's has its values
+print("done")
+"""
 FAULTS = """
 @cuda.jit
 def beyond(x, y):
@@ -170,6 +190,18 @@ def test_numba(tmp_path, head):
 def test_numba_and_tensors(tmp_path):
     done = run(tmp_path, HEAD + TENSORS)
     assert done.stdout == "done\n", done.stderr
+
+
+def test_numba_without_data(tmp_path):
+    found = []
+    for options in ((), ("--no-data",)):
+        done = run(tmp_path, HEAD + WITHOUT_DATA, *options, "--json")
+        assert "done" in done.stdout + done.stderr, done.stderr
+        devices = json.loads(done.stdout)["devices"]
+        found += [(one["kernels"], one["kernel_ns"], one["peak_allocated_bytes"]) for one in devices]
+    assert found[0] == found[1]
+    done = run(tmp_path, HEAD + TENSORS, "--no-data")
+    assert "a tensor without values cannot be lent by DLPack" in done.stderr
 
 
 def test_faults_in_numba(tmp_path):

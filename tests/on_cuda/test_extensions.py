@@ -114,6 +114,21 @@ def test_blocks_of_a_cooperative_launch_wait_for_each_other(session: Session) ->
         module.turn_without_leave(x)
 
 
+def test_without_data_a_launch_takes_its_time_and_memory() -> None:
+    found = []
+    for no_data in (False, True):
+        with emulate("H100", no_data=no_data) as running:
+            module, x = built(), torch.ones(3000, 1000, device="cuda")
+            for _ in range(3):
+                out = module.row_sum(x)
+            half, turned = module.row_sum(x.half()), module.turn(torch.ones(320, device="cuda"))
+            assert (out.shape, out.device.type, half.dtype, turned.shape) == ((3000,), "cuda", torch.float16, (320,))
+            torch.cuda.synchronize()
+            rows = [tuple(row[4:7]) for row in running.trace.rows]
+            found.append((rows, torch.cuda.max_memory_allocated(), [one.code for one in running.findings()]))
+    assert found[0] == found[1]
+
+
 def test_memory_of_results_is_given_back(session: Session) -> None:
     module, x = built(), torch.randn(64, 1000, device="cuda")
     allocated = set()

@@ -118,11 +118,56 @@ def test_a_failed_assertion_surfaces_at_the_next_wait(session: Session) -> None:
     assert "device-assert" in {finding.code for finding in session.findings()}
 
 
-def test_without_data_a_kernel_is_refused() -> None:
-    with emulate("H100", no_data=True):
-        kernel = torch.cuda._compile_kernel("__global__ void fill(float *x) { x[threadIdx.x] = 1; }", "fill")
-        with pytest.raises(UnsupportedError, match="'fill' needs values to run on"):
-            kernel(block=(32, 1, 1), args=[torch.zeros(32, device="cuda")])
+PICK = r"""
+extern "C" __global__ void pick(const float *x, const long long *at, float *y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = x[at[i]];
+}
+extern "C" __global__ void above(const float *x, int *count, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n && x[i] >= 0) atomicAdd(count, 1);
+}
+extern "C" __global__ void insist(const float *x) {
+  if (x[threadIdx.x] == 0) __trap();
+}
+"""
+
+
+def launches(no_data: bool) -> tuple[list[tuple[int, ...]], int, list[str]]:
+    """When each kernel ran, the peak of memory, and the findings."""
+    code = "template <typename T> T f(T x, T y) { return x > y ? x : y + 1; }"
+    with emulate("H100", no_data=no_data) as session:
+        saxpy = torch.cuda._compile_kernel(SAXPY, "saxpy")
+        x, y = torch.ones(1 << 20, device="cuda"), torch.ones(1 << 20, device="cuda")
+        for _ in range(3):
+            saxpy(grid=(4096, 1, 1), block=(256, 1, 1), args=[x, y, 2.0, 1 << 20])
+        z = torch.cuda.jiterator._create_jit_fn(code)(x, y)
+        torch.cuda.synchronize()
+        rows = [tuple(row[4:7]) for row in session.trace.rows]
+        peak = torch.cuda.max_memory_allocated()
+        saxpy(grid=(4097, 1, 1), block=(256, 1, 1), args=[x, z, 2.0, 1 << 20])
+        return rows, peak, [finding.code for finding in session.findings() if finding.severity != "info"]
+
+
+def test_without_data_kernels_take_their_time_and_memory() -> None:
+    known, unknown = launches(False), launches(True)
+    assert unknown == known
+    assert unknown[2] == ["cuda-out-of-bounds"] * len(known[2]) != []
+
+
+def test_without_data_what_values_decide_is_listed() -> None:
+    with emulate("H100", no_data=True) as session:
+        pick, above, insist = (torch.cuda._compile_kernel(PICK, name) for name in ("pick", "above", "insist"))
+        x, y, n = torch.rand(512, device="cuda"), torch.empty(512, device="cuda"), 512
+        count = torch.zeros(1, device="cuda", dtype=torch.int32)
+        pick(grid=(2, 1, 1), block=(256, 1, 1), args=[x, torch.arange(512, device="cuda"), y, n])
+        above(grid=(2, 1, 1), block=(256, 1, 1), args=[x, count, n])
+        with pytest.raises(UnsupportedError, match=r"'insist' needs values to run on \(.*:\d+ asks for one\)"):
+            insist(block=(32, 1, 1), args=[x])
+        found = [finding.message for finding in session.findings() if "CUDA kernel" in finding.message]
+        assert [message.split(" asks")[0].split()[-1] for message in found] == ["pick", "above", "insist"]
+        lines = [int(message.split(":")[-1].split()[0]) for message in found]
+        assert [line - lines[0] for line in lines] == [0, 4, 7]
 
 
 def test_a_graph_keeps_the_memory_of_results_that_died(session: Session) -> None:

@@ -20,6 +20,9 @@ SENTENCES = {
     "bins": "assumed: no value that `torch.bincount` counts reaches its `minlength` = {value}",
     "save": "not written: {value}, a checkpoint of tensors without values",
     "sought": "assumed: `torch.isin` finds none of the elements that it looks for",
+    "copy": "assumed: the {value} bytes that host code copies from a tensor = 0",
+    "kernel": "assumed: the values that the CUDA kernel {name} asks for at {place} = 0",
+    "written": "assumed: what the CUDA kernel {name} left in memory of host code's, of tensors without values",
     "mask": "assumed: {name} selects all of {elements} elements",
 }
 
@@ -51,7 +54,8 @@ class AssumedValue(NoteCheck):
 
     def group(self, note: Note) -> str:
         """One finding for each kind of value."""
-        return str(dict(note.detail).get("what", ""))
+        detail = dict(note.detail)
+        return f"{detail.get('what', '')}{detail.get('place', '')}"
 
     def message(self, line: NotedLine) -> str:
         """What was assumed."""
@@ -61,6 +65,7 @@ class AssumedValue(NoteCheck):
             name=line.word("name").removeprefix("aten::"),
             elements=line.number("elements"),
             means=line.word("means"),
+            place=line.word("place"),
         )
 
     def advice(self, line: NotedLine) -> str:

@@ -10,7 +10,7 @@ what it did."""
 from windtunnel.ptx.counters import Counters
 from windtunnel.ptx.faults import KernelFault
 from windtunnel.ptx.launch import Checks, Launch
-from windtunnel.ptx.memory import Allocation, Allocations, Memory, TouchedRange
+from windtunnel.ptx.memory import Allocation, Allocations, Memory, TouchedRange, zeroed
 from windtunnel.ptx.module import Kernel, Module, Variable, load
 from windtunnel.ptx.syntax import Parameter
 
@@ -28,4 +28,5 @@ __all__ = [
     "TouchedRange",
     "Variable",
     "load",
+    "zeroed",
 ]

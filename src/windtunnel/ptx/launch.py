@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -33,7 +33,7 @@ from windtunnel.ptx.structures import (
     Variants,
     aligned,
 )
-from windtunnel.ptx.syntax import Parameter
+from windtunnel.ptx.syntax import Instruction, Parameter
 from windtunnel.ptx.text import c_string, formatted
 from windtunnel.ptx.variants import Prepared
 
@@ -83,6 +83,14 @@ def header(path: str) -> bool:
     return any(part in path for part in HEADERS)
 
 
+def place(instruction: Instruction, files: Mapping[int, str]) -> tuple[str, int]:
+    """The innermost line in a file that is not a library's header."""
+    location = instruction.location
+    while location is not None and location.caller is not None and header(files.get(location.file, "")):
+        location = location.caller
+    return (files.get(location.file, "?"), location.line) if location else ("?", 0)
+
+
 @dataclass
 class Request:
     """What is launched, and how it is looked at."""
@@ -98,6 +106,8 @@ class Request:
     cooperative: bool
     most_resident: int
     """Blocks that the GPU holds at the same time."""
+    sampled: bool
+    """Whether only the blocks that are looked at run, unless blocks wait for each other: nobody asks for values."""
 
     @property
     def blocks(self) -> int:
@@ -305,7 +315,7 @@ class Run:
         self._blocks(self.instrumented, checking, looked_at, 0, len(looked_at) if looked_at else blocks, frames)
         previous = -1
         for number in [*looked_at, blocks] if looked_at else []:
-            if number - previous > 1 and not self.context.trap:
+            if number - previous > 1 and not self.context.trap and not self.request.sampled:
                 self._blocks(self.code(False), 0, [], previous + 1, number - previous - 1, frames)
             previous = number
 
@@ -409,11 +419,7 @@ class Run:
         )
 
     def _place(self, site: Site) -> tuple[str, int]:
-        """The innermost line in a file that is not a library's header."""
-        location = site.instruction.location
-        while location is not None and location.caller is not None and header(self.files.get(location.file, "")):
-            location = location.caller
-        return (self.files.get(location.file, "?"), location.line) if location else ("?", 0)
+        return place(site.instruction, self.files)
 
     def _block(self, number: int) -> Triple:
         x, y, _ = self.request.grid

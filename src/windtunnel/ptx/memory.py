@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import bisect
 import mmap
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+UNRESERVED = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 LARGE = 4 << 20
 """Bytes from which on memory is taken in large pages."""
 
@@ -59,7 +61,7 @@ class Allocations:
 
 def zeroed(size: int, dense: bool = False) -> mmap.mmap:
     """Memory whose pages exist once they are touched: large ones where most will be, which is faster."""
-    made = mmap.mmap(-1, max(size, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    made = mmap.mmap(-1, max(size, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | UNRESERVED)
     if dense and size >= LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
         made.madvise(mmap.MADV_HUGEPAGE)
     return made

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from windtunnel.errors import UnsupportedError
+from windtunnel.ptx.dependence import deciding
 from windtunnel.ptx.engine import Code, cache_folder
 from windtunnel.ptx.flow import of_grid
-from windtunnel.ptx.launch import Checks, Frames, Launch, Request, Run, Triple
+from windtunnel.ptx.launch import Checks, Frames, Launch, Request, Run, Triple, place
 from windtunnel.ptx.memory import Allocation, Memory
 from windtunnel.ptx.structures import aligned
 from windtunnel.ptx.syntax import BYTES, Declaration, Function, Parameter, Source, parse
@@ -64,6 +65,12 @@ class Kernel:
     def local_bytes(self) -> int:
         return self._prepared.layout.local_bytes
 
+    @functools.cached_property
+    def deciding(self) -> tuple[tuple[str, int], ...]:
+        """The lines, each once, where a value from memory decides what the kernel does."""
+        found = (place(one, self._module.source.files) for one in deciding(self._prepared.graph))
+        return tuple(dict.fromkeys(found))
+
     def _code(self, instrumented: bool) -> Code:
         if instrumented not in self._codes:
             self._codes[instrumented] = compile_variant(self._prepared, instrumented, self._module.folder)
@@ -82,13 +89,16 @@ class Kernel:
         output: Callable[[str], None],
         cooperative: bool = False,
         most_resident: int = MOST_RESIDENT,
+        sampled: bool = False,
     ) -> Launch:
-        """Runs all blocks. `shared_bytes` is the dynamic shared memory; `schedule` seeds another legal order;
+        """Runs all blocks, or those alone that the checks look at (`sampled`).
+
+        `shared_bytes` is the dynamic shared memory; `schedule` seeds another legal order;
         `most_resident` is how many blocks the GPU holds at the same time."""
         if len(arguments) < self.parameter_bytes:
             raise UnsupportedError(f"{self.name} takes {self.parameter_bytes} bytes of arguments, not {len(arguments)}")
         request = Request(
-            grid, block, shared_bytes, arguments, memory, checks, schedule, output, cooperative, most_resident
+            grid, block, shared_bytes, arguments, memory, checks, schedule, output, cooperative, most_resident, sampled
         )
         module = self._module
         run = Run(

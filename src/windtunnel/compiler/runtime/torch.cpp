@@ -63,6 +63,11 @@ c10::Device windtunnel_device_of(const c10::TensorImpl *impl) {
   return index < 0 ? physical : c10::Device(c10::DeviceType::CUDA, (DeviceIndex)index);
 }
 
+// A tensor without values has no data; host code gets an address that stands for it.
+extern "C" void windtunnel_place(c10::StorageImpl *storage, void *data) {
+  storage->set_data_ptr_noswap(c10::DataPtr(data, storage->device()));
+}
+
 namespace c10::cuda {
 void c10_cuda_check_implementation(const int32_t err, const char *file, const char *function, const uint32_t line, const bool) {
   if (!err) return;

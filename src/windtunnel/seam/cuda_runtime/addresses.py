@@ -42,6 +42,10 @@ class AddressMap:
         found = self.before(address)
         return found if found is not None and address < found.start + max(found.size, 1) else None
 
+    def has_bytes(self, allocation: Allocation) -> bool:
+        """Whether there is memory here for a range: without data a tensor has none."""
+        return True
+
     def real(self, address: int) -> int:
         """Where an address lies here that a framework shows of its memory: the same, where it shows none other."""
         return address

@@ -303,7 +303,8 @@ class DriverApi:
             address = self.process.addresses.real(address)
             pattern = (value % (1 << 8 * size)).to_bytes(size, "little")
             error = memory.memset_async(address, pattern[0], size * count, stream)
-            if not error and len(set(pattern)) > 1:
+            known = self.process.addresses.allocation(address)
+            if not error and len(set(pattern)) > 1 and known and self.process.addresses.has_bytes(known):
                 ctypes.memmove(address, pattern * count, size * count)
             return error
 

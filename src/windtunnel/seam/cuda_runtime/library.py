@@ -24,6 +24,10 @@ class Library:
         """From now on every call gives this error (0: no more)."""
         self._library.windtunnel_lost(error)
 
+    def place(self, storage: int, address: int) -> None:
+        """Make a PyTorch storage's data begin at an address."""
+        self._library.windtunnel_place(ctypes.c_void_p(storage), ctypes.c_void_p(address))
+
     def _asked(self, name: bytes, arguments: ctypes._Pointer[ctypes.c_longlong], count: int) -> int:
         try:
             if name == b"restore":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from windtunnel.machine.stream import Stream
@@ -162,7 +163,7 @@ class MemoryCalls:
         if (kind in (TO_DEVICE, BETWEEN) and places[1] is None) or (kind in (TO_HOST, BETWEEN) and places[0] is None):
             return errors.INVALID_VALUE
         found = process.stream(stream)
-        ctypes.memmove(destination, source, size)
+        self._move(destination, source, size, places)
         devices = [-1 if place is None else place.device for place in places]
         pinned = any(self.is_pinned(address) for address in (source, destination))
         self._submit(devices, size, pinned, found)
@@ -170,6 +171,15 @@ class MemoryCalls:
         if max(devices) >= 0 > min(devices) and not pinned:  # staged: pageable memory is free again when it returns
             process.machine.synchronize_stream(process.host(), found, "cudaMemcpyAsync", process.site())
         return errors.SUCCESS
+
+    def _move(self, destination: int, source: int, size: int, places: Sequence[Allocation | None]) -> None:
+        """The values of a copy; those that nobody has are taken for zeros, and the report says so."""
+        known = [place is None or self.process.addresses.has_bytes(place) for place in places]
+        if all(known):
+            ctypes.memmove(destination, source, size)
+        elif known[1]:
+            ctypes.memset(destination, 0, size)
+            self.process.note("assumed-value", self.process.site(), what="copy", value=size)
 
     def _submit(self, devices: list[int], size: int, pinned: bool, stream: Stream) -> None:
         source, destination = devices
@@ -196,7 +206,8 @@ class MemoryCalls:
         place = process.addresses.allocation(address)
         if place is None or address + size > place.start + place.size:
             return errors.INVALID_VALUE if size else errors.SUCCESS
-        ctypes.memset(address, value & 0xFF, size)
+        if process.addresses.has_bytes(place):
+            ctypes.memset(address, value & 0xFF, size)
         machine = process.machine
         cost = machine.price(machine.devices[place.device], Signature("aten::fill_", written_bytes=size))
         found = process.stream(stream)

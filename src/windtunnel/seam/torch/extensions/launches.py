@@ -11,7 +11,6 @@ import torch
 
 from windtunnel import ptx
 from windtunnel.cost.families.cuda_kernels import signature
-from windtunnel.errors import UnsupportedError
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.cuda_runtime import errors
 from windtunnel.seam.cuda_runtime.addresses import Allocation
@@ -23,6 +22,7 @@ from windtunnel.seam.torch.dispatch import asserts
 from windtunnel.seam.torch.dispatch.launched import Again, Capturing, LaunchPlan
 from windtunnel.seam.torch.dispatch.mode import Dispatch, emulation
 from windtunnel.seam.torch.extensions.tensors import TensorAddresses, tag_in
+from windtunnel.seam.torch.extensions.without_data import Rehearsed
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import Tag
 from windtunnel.trace.operation import Note, Site
@@ -107,19 +107,15 @@ class Launcher:
     def __init__(self, state: State, addresses: TensorAddresses) -> None:
         self.state = state
         self.addresses = addresses
+        self.rehearsed = Rehearsed(state, addresses)
         self._seen: Counter[tuple[str, LaunchShape]] = Counter()
 
     def launch(self, function: KernelFunction, shape: LaunchShape, arguments: bytes, stream: Stream) -> None:
         """Compute a kernel, and put it on a stream: now, and in each replay of the graph that is captured."""
-        if self.state.no_data:
-            raise UnsupportedError(
-                f"the CUDA kernel {demangled(function.name)!r} needs values to run on, and a rehearsal without data "
-                "has none: run it with data"
-            )
         launched = Launched(self, function, shape, arguments)
         dispatch = emulation()
-        if dispatch is None or dispatch.recorder is None or stream.capture is None:  # another stream's work runs now
-            launched.submit(stream)
+        if self.state.no_data or dispatch is None or dispatch.recorder is None or stream.capture is None:
+            launched.submit(stream)  # nothing is captured, or only the machine's work is, or this stream is another
             return
         pointers = self._pointers(function.kernel, arguments)
         with torch._C._DisableTorchDispatch():  # these are no operators of the program
@@ -141,6 +137,10 @@ class Launcher:
     def compute(self, function: KernelFunction, shape: LaunchShape, arguments: bytes, stream: Stream) -> ptx.Launch:
         """The values of a launch, and what it did."""
         pointers = self._pointers(function.kernel, arguments)
+        absent = self.rehearsed.absent(pointers)
+        if absent:
+            found = list(words(function.kernel, arguments))
+            return self.rehearsed.compute(function, shape, arguments, found, absent, stream.device)
         checks = self._checks(function, shape)
         if checks != "none":
             for allocation in pointers:

@@ -25,6 +25,8 @@ _begun: list[weakref.ref[State]] = []
 def begin(state: State) -> None:
     """From now on this emulation answers what extensions ask."""
     _begun[:] = [weakref.ref(state)]
+    for library in _libraries.values():
+        _show(library)
 
 
 def process_of(state: State) -> TorchProcess:
@@ -40,7 +42,15 @@ def loaded(path: str | Path) -> None:
     """The stub library is in this process, or shall be: it says so itself when an extension brings it along."""
     name = os.path.realpath(path)
     if name not in _libraries and current() is not None:
-        _libraries[name] = Library(Path(name), _answer)
+        library = _libraries[name] = Library(Path(name), _answer)
+        _show(library)
+
+
+def _show(library: Library) -> None:
+    """In a rehearsal without data, C++ asks tensors for their data all the same."""
+    state = current()
+    if state is not None and state.no_data:
+        process_of(state).addresses.show(library.place)
 
 
 def current() -> State | None:

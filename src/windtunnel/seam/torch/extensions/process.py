@@ -132,6 +132,7 @@ class TorchProcess:
 
     def copied(self, source: int, destination: int, size: int, stream: Stream) -> None:
         """Tell the order of accesses of a transfer."""
+        self.launcher.rehearsed.overwritten(destination)
         reads, writes = [[(a, a + size)] if a else [] for a in (source, destination)]
         self.launcher.ordered(reads, writes, stream)
 

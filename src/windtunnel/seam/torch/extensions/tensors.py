@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import Storage, Tag, bytes_in, storage_of
 
 POINTER = torch._C.StorageBase.data_ptr  # type: ignore[attr-defined]
+PHYSICAL = vars(torch._C.StorageBase)["device"]
 SYNTHETIC = 1 << 45
 """Where memory lies for host code that has none here: of tensors without values."""
 
@@ -36,6 +38,7 @@ class TensorAddresses(AddressMap):
         self._dead: deque[tuple[int, int]] = deque()
         self._shown = AddressMap()  # what Python is told of tensors' places, each with where it is here
         self._joined = False
+        self.tell: Callable[[int, int], None] | None = None  # makes C++ find a storage's data at an address
 
     def join(self) -> None:
         """Begin to follow tensors; those that live already are looked for."""
@@ -45,6 +48,15 @@ class TensorAddresses(AddressMap):
         self.state.observers.join(placed=self._placed, died=self._died, moved=self._placed)
         for found in living(torch.Tensor):
             self._adopt(found)
+
+    def show(self, tell: Callable[[int, int], None]) -> None:
+        """Let C++ find the data of tensors without values where it stands for them."""
+        self.tell = tell
+        self.join()
+        for start, found in list(self._storages.items()):
+            storage = found()
+            if storage is not None and not has_bytes(storage):
+                tell(storage._cdata, start)
 
     def leave(self) -> None:
         """Follow them no more."""
@@ -57,10 +69,19 @@ class TensorAddresses(AddressMap):
         self._drain()
         return super().allocation(address)
 
+    def storage(self, allocation: Allocation) -> Storage | None:
+        """The storage whose memory it is."""
+        found = self._storages.get(allocation.start)
+        return None if found is None else found()
+
+    def has_bytes(self, allocation: Allocation) -> bool:
+        """Whether there is memory here for a tensor's data."""
+        storage = self.storage(allocation)
+        return storage is None or has_bytes(storage)
+
     def tensor(self, allocation: Allocation) -> torch.Tensor | None:
         """The bytes of a tensor's memory, as a tensor that shares them."""
-        found = self._storages.get(allocation.start)
-        storage = None if found is None else found()
+        storage = self.storage(allocation)
         return None if storage is None else bytes_in(storage)
 
     def mark_unwritten(self, allocation: Allocation) -> None:
@@ -94,9 +115,7 @@ class TensorAddresses(AddressMap):
     def of(self, tensor: torch.Tensor) -> int:
         """Where host code finds a tensor's data; one without values gets an address that stands for it."""
         storage = storage_of(tensor)
-        block = storage._wt.block
-        base = int(POINTER(storage)) or (SYNTHETIC + block.address if isinstance(block, Block) else 0)
-        return base + int(tensor.storage_offset()) * tensor.element_size()
+        return _start(storage, storage._wt.block) + int(tensor.storage_offset()) * tensor.element_size()
 
     def real(self, address: int) -> int:
         """Where an address lies here that `data_ptr()` gave; any other as it is."""
@@ -119,7 +138,9 @@ class TensorAddresses(AddressMap):
         block = tag.block
         if not isinstance(block, Block):
             return
-        start = int(POINTER(storage)) or SYNTHETIC + block.address
+        start = _start(storage, block)
+        if self.tell is not None and not has_bytes(storage):
+            self.tell(storage._cdata, start)
         self._blocks[id(block)], self._held[start] = start, id(block)
         self.add(Allocation(start, tag.size, "", device=index, owner=weakref.ref(tag)))
         self._storages[start] = weakref.ref(storage)
@@ -138,6 +159,18 @@ class TensorAddresses(AddressMap):
                 self._storages.pop(start, None)
                 self.remove(start)
                 self._shown.remove(shown)
+
+
+def has_bytes(storage: Storage) -> bool:
+    """Whether there is memory here for a storage: without data there is none."""
+    return bool(PHYSICAL.__get__(storage).type != "meta")
+
+
+def _start(storage: Storage, block: object) -> int:
+    """Where host code finds a storage's data."""
+    if has_bytes(storage):
+        return int(POINTER(storage))
+    return SYNTHETIC + block.address if isinstance(block, Block) else 0
 
 
 def tag_in(allocation: Allocation) -> Tag | None:

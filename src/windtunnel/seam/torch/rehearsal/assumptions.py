@@ -19,7 +19,7 @@ from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.rehearsal import library_questions
 from windtunnel.seam.torch.rehearsal.known import MOST, OVERWRITING, KnownValues, fills_its_memory
 from windtunnel.seam.torch.state.state import State
-from windtunnel.seam.torch.tags import FLOATING, HOST_TAG, Tag, is_physically_meta, storage_of, tag_of
+from windtunnel.seam.torch.tags import FLOATING, HOST_TAG, Storage, Tag, is_physically_meta, storage_of, tag_of
 
 Tensor = torch.Tensor
 META = torch.device("meta")
@@ -118,6 +118,11 @@ class Assumptions:
             exact.keep(last, guessed(name, number, args, kwargs, last), what)
         elif fills_its_memory(last):
             self.known[tag] = found
+
+    def wrote(self, storage: Storage) -> None:
+        """Something unknown wrote a tensor's memory."""
+        self.known.pop(storage._wt, None)
+        self.exact.lose(storage)
 
     def _placed(self, tensor: Tensor, device: int) -> Tensor:
         """A new tensor, which has its memory from here on."""

@@ -12,7 +12,7 @@ import torch
 
 from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords
 from windtunnel.seam.torch.plans.plan import Plan, tensors_in
-from windtunnel.seam.torch.tags import is_physically_meta, storage_of, tag_of
+from windtunnel.seam.torch.tags import Storage, is_physically_meta, storage_of, tag_of
 
 Tensor = torch.Tensor
 MOST = 1 << 16
@@ -62,8 +62,12 @@ class KnownValues:
         """What was written by something unknown."""
         for tensor in tensors:
             if tensor.layout is torch.strided:
-                storage_of(tensor)._wt_values = None
-                storage_of(tensor)._wt_zeros = False
+                self.lose(storage_of(tensor))
+
+    def lose(self, storage: Storage) -> None:
+        """The same of a storage."""
+        storage._wt_values = None
+        storage._wt_zeros = False
 
     def ran(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, out: object) -> tuple[Tensor, ...]:
         """An operator was run on shapes: run it on the values that are known; those of its new results in `out`."""

@@ -8,13 +8,18 @@ from collections.abc import Callable
 
 import torch
 
+from windtunnel.errors import UnsupportedError
 from windtunnel.seam.exports import lend, place_at
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.state.state import State
-from windtunnel.seam.torch.tags import HOST_TAG, Tag, attach, device_of, storage_of
+from windtunnel.seam.torch.tags import HOST_TAG, Tag, attach, device_of, is_physically_meta, storage_of
 
 C = torch._C
 KDLCUDA = 2
+NO_VALUES = (
+    "a tensor without values cannot be lent by DLPack: hand it over by __cuda_array_interface__ "
+    "(cuda.as_cuda_array of Numba), or run with data"
+)
 
 
 def patches(_: State) -> list[Patch]:
@@ -25,6 +30,8 @@ def patches(_: State) -> list[Patch]:
         def to_dlpack(tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
             storage = storage_of(tensor)
             if storage._wt is not HOST_TAG:
+                if is_physically_meta(tensor):
+                    raise UnsupportedError(NO_VALUES)
                 lend(pointer(storage), storage._wt)
             return stock(tensor, *args, **kwargs)
 
