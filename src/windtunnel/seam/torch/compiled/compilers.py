@@ -122,7 +122,7 @@ def _forget() -> None:
         module, _, keeper = name.partition(":")
         found = sys.modules.get(module)
         found = getattr(found, keeper, None) if keeper else found
-        for kept in [getattr(found, own, None) for own in vars(found)] if found is not None else ():
+        for kept in [getattr(found, own) for own in vars(found)] if found is not None else ():
             if hasattr(kept, "cache_clear"):
                 kept.cache_clear()
     interfaces = sys.modules.get("torch._dynamo.device_interface")
