@@ -299,9 +299,9 @@ differential-compiled: environment-compile
 differential-nodata: environment
 	OMP_NUM_THREADS=1 $(RUN) -W ignore -m tools.differential nodata $(ARGS)
 
-# The Pythons of other environments, with torch and pytest.
+# ARGS: the Pythons of other environments, with a framework and pytest; without them this environment's, TORCH=newest's say.
 versions: environment
-	$(RUN) -m tools.docs.versions $(ARGS)
+	$(RUN) -m tools.docs.versions $(or $(ARGS),$(RUN))
 
 host-loops: environment
 	HOST_LOOPS=all $(RUN) -m pytest -q -m long tests/seam/test_host_work.py $(ARGS)

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tools.docs import figures
+from tools.docs import figures, versions
 from tools.programs import programs
 
 ROOT = Path(__file__).parents[2]
@@ -120,3 +120,17 @@ def test_what_was_measured_is_recorded(tmp_path: Path, monkeypatch: pytest.Monke
     assert new["item"] == rows["item"]
     assert figures.table("bench").splitlines()[2:] == ["| add | 3.00 | 4–5 |", "| item | 1,200.00 |  |"]
     assert figures.rendered("<!--f:bench/add/ratio-->?<!--/--> x") == "<!--f:bench/add/ratio-->3.00<!--/--> x"
+
+
+@pytest.mark.parametrize(
+    ("triton", "jax", "folders"),
+    [
+        ("3.2.0", "none", {"architecture", "seam", "ranks"}),
+        ("3.10.1", "none", {"architecture", "seam", "ranks", "on_triton"}),
+        ("none", "0.12.0.1", {"architecture", "seam", "ranks", "on_jax"}),
+    ],
+)
+def test_an_environment_runs_the_tests_of_what_it_has(triton: str, jax: str, folders: set[str]) -> None:
+    chosen = versions.tests_of({"torch": "2.6.0", "triton": triton, "jax": jax, "tensorflow": "none"})
+    assert {Path(test).parts[1] for test in chosen} == folders
+    assert all((ROOT / test).is_file() for test in chosen)

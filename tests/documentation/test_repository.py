@@ -25,8 +25,7 @@ def targets(text: str) -> set[str]:
 def test_workflows_run_targets_that_exist() -> None:
     for path in WORKFLOWS:
         text = path.read_text(encoding="utf-8")
-        named = targets(text) | set(re.findall(r"target: ([a-z-]+)", text))
-        assert {name for name in named - {"test-"} if not {name, f"test-{name}"} & TARGETS} == set(), path
+        assert {name for name in targets(text) - {"test-"} if not {name, f"test-{name}"} & TARGETS} == set(), path
         assert "permissions:" in text
 
 
@@ -37,6 +36,13 @@ def test_every_suite_that_a_change_must_pass_runs_in_a_workflow() -> None:
     assert own | {"test-libraries", "test-plan-backends", "test-together"} <= ran
     assert suites(tests) == suites(weekly)
     assert "NEWEST=1" in weekly
+
+
+def test_the_oldest_and_the_newest_pytorch_have_rows_in_the_table_of_versions_weekly() -> None:
+    (oldest,) = re.findall(r"^OLDEST_TORCH := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    weekly = (ROOT / ".github/workflows/weekly.yml").read_text(encoding="utf-8")
+    assert {oldest, "newest"} <= {torch.strip('"') for torch in re.findall(r"torch: ([^,]+),", weekly)}
+    assert "make versions TORCH=${{ matrix.torch }}" in weekly
 
 
 def test_the_tests_run_on_every_python_that_is_claimed() -> None:

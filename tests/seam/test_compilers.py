@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import io
+import sys
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -206,3 +209,16 @@ def test_a_traced_graph_with_sizes_can_be_printed(session: Session) -> None:
     module = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).cuda().eval()
     traced = torch.jit.trace(module, (torch.randn(2, 5, 8, device="cuda"),), check_trace=False)
     assert "aten::" in str(traced.inlined_graph)
+
+
+def test_what_a_version_keeps_of_devices_is_emptied_whatever_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch 2.15 made get_device_tflops a plain function, beside a new one that keeps what it finds."""
+    utils: Any = ModuleType("torch._inductor.utils")
+    utils.get_device_tflops = lambda dtype: 0.0
+    utils._get_device_tflops = cache(lambda dtype: 125.0)
+    utils._get_device_tflops(torch.half)
+    monkeypatch.setitem(sys.modules, utils.__name__, utils)
+    monkeypatch.setitem(sys.modules, "torch._dynamo.device_interface", ModuleType("without tables"))
+    monkeypatch.setattr(compilers, "_reset_dynamo", lambda: None)
+    compilers._forget()
+    assert utils._get_device_tflops.cache_info().currsize == 0

@@ -118,17 +118,16 @@ def folder(named: str | None, until: ExitStack) -> str:
 
 def _forget() -> None:
     """Empty what the compilers keep of devices, and the programs that they have compiled."""
-    for name in DEVICE_FACTS:
-        module, _, attribute = name.partition(":")
-        if module in sys.modules:
-            found = sys.modules[module]
-            for part in attribute.split("."):
-                found = getattr(found, part)
-            found.cache_clear() if hasattr(found, "cache_clear") else found.clear()
-    triton = sys.modules.get("torch.utils._triton")
-    for value in list(vars(triton).values()) if triton is not None else ():
-        if hasattr(value, "cache_clear"):
-            value.cache_clear()
+    for name in KEEPERS:
+        module, _, keeper = name.partition(":")
+        found = sys.modules.get(module)
+        found = getattr(found, keeper, None) if keeper else found
+        for kept in [getattr(found, own) for own in vars(found)] if found is not None else ():
+            if hasattr(kept, "cache_clear"):
+                kept.cache_clear()
+    interfaces = sys.modules.get("torch._dynamo.device_interface")
+    for table in TABLES:
+        getattr(interfaces, table, {}).clear()
     if sys.modules.keys() >= {"torch._dynamo", "torch._dynamo.eval_frame"}:  # an import that failed leaves one alone
         _reset_dynamo()
 
@@ -145,19 +144,12 @@ def _reset_dynamo() -> None:
         patches.restore()
 
 
-DEVICE_FACTS = (
-    "torch._inductor.utils:is_big_gpu",
-    "torch._inductor.utils:get_max_num_sms",
-    "torch._inductor.utils:using_b200",
-    "torch._inductor.utils:get_backend_num_stages",
-    "torch._inductor.utils:get_device_tflops",
-    "torch._inductor.utils:get_gpu_dram_gbps",
-    "torch._inductor.utils:use_decompose_k_choice",
-    "torch._inductor.utils:use_contiguous",
-    "torch._inductor.utils:get_k_splits",
-    "torch._inductor.runtime.hints:DeviceProperties.create",
-    "torch._inductor.codecache:CacheBase.get_system",
-    "torch._dynamo.device_interface:caching_worker_device_properties",
-    "torch._dynamo.device_interface:caching_worker_current_devices",
+KEEPERS = (
+    "torch._inductor.utils",
+    "torch._inductor.runtime.hints:DeviceProperties",
+    "torch._inductor.codecache:CacheBase",
+    "torch.utils._triton",
 )
-"""Functions and tables that keep what they were told of a device."""
+"""Whose functions keep what they were told of a device; which of them do changes from version to version."""
+TABLES = ("caching_worker_device_properties", "caching_worker_current_devices")
+"""Dynamo's tables of the same."""
