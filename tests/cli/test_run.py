@@ -224,5 +224,6 @@ def test_an_interrupt_may_come_to_one_rank_after_another(windtunnel, tmp_path: P
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     done = windtunnel("run", "--gpus", "2xV100", "program.py", str(port))
-    assert done.stderr.count("KeyboardInterrupt\n") == 2
+    # the line that raises and the exception; on a busy machine rank 0's own interrupt comes before it has ended
+    assert done.stderr.count("KeyboardInterrupt\n") in (2, 3)
     assert "DistBackendError" not in done.stderr
