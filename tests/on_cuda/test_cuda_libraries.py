@@ -74,7 +74,7 @@ assert list(exponent) == [math.frexp(one)[1] for one in v]
 assert list(ones) == [bin(i).count("1") for i in range(5)]
 print("done")
 """
-TENSORS = """
+DOUBLE = """
 import torch
 
 @cuda.jit
@@ -83,7 +83,10 @@ def double(x, y):
     if i < x.shape[0]:
         y[i] = 2 * x[i]
 
-x = torch.arange(1000, dtype=torch.float32, device="cuda")
+"""
+TENSORS = (
+    DOUBLE
+    + """x = torch.arange(1000, dtype=torch.float32, device="cuda")
 y = torch.zeros_like(x)
 double[8, 128](cuda.as_cuda_array(x), y)
 assert torch.equal(y, 2 * x)
@@ -91,16 +94,10 @@ back = torch.as_tensor(cuda.to_device(np.arange(4.0)), device="cuda")
 assert back.device.type == "cuda" and (back * 2).tolist() == [0, 2, 4, 6]
 print("done")
 """
-WITHOUT_DATA = """
-import torch
-
-@cuda.jit
-def double(x, y):
-    i = cuda.grid(1)
-    if i < x.shape[0]:
-        y[i] = 2 * x[i]
-
-x = torch.ones(1 << 20, dtype=torch.float32, device="cuda")
+)
+WITHOUT_DATA = (
+    DOUBLE
+    + """x = torch.ones(1 << 20, dtype=torch.float32, device="cuda")
 y = torch.zeros_like(x)
 for _ in range(3):
     double[4096, 256](cuda.as_cuda_array(x), cuda.as_cuda_array(y))
@@ -111,6 +108,7 @@ double[1, 64](own, twice)
 assert (twice.copy_to_host() == 2 * np.arange(64.0)).all()  # memory of Numba's has its values
 print("done")
 """
+)
 FAULTS = """
 @cuda.jit
 def beyond(x, y):

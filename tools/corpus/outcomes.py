@@ -48,10 +48,16 @@ def tau(pairs: Iterable[tuple[Any, ...]]) -> float:
     return sum(signs) / len(signs) if signs else 0.0
 
 
+def middle_and_tail(some: Sequence[Outcome]) -> tuple[float, float]:
+    """The median of their errors and the 90th percentile."""
+    errors = sorted(abs(one.ratio - 1.0) for one in some)
+    return median(errors), errors[int(0.9 * (len(errors) - 1))]
+
+
 def errors_of(some: Sequence[Outcome]) -> str:
     """How many there are, the median of their errors and the 90th percentile."""
-    errors = sorted(abs(one.ratio - 1.0) for one in some)
-    return f"{len(some)} rows, median error {median(errors):.1%}, p90 {errors[int(0.9 * (len(errors) - 1))]:.1%}"
+    middle, tail = middle_and_tail(some)
+    return f"{len(some)} rows, median error {middle:.1%}, p90 {tail:.1%}"
 
 
 def summarize(outcomes: Iterable[Outcome]) -> None:

@@ -13,11 +13,10 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 
-from tools.corpus.outcomes import Outcome, show, summarize
+from tools.corpus.outcomes import Outcome, middle_and_tail, show, summarize
 from tools.docs import figures
 from tools.exam import kernelbench
 from tools.exam.kernelbench import Program
@@ -43,12 +42,12 @@ def write_bands(found: list[tuple[Program, Outcome]]) -> None:
 
 def entry(some: list[tuple[Program, Outcome]]) -> dict[str, str | float]:
     """The figures of a row of docs/exam.md: errors, share inside the range, and the program that is worst predicted."""
-    errors = sorted(abs(one.ratio - 1.0) for _, one in some)
+    middle, tail = middle_and_tail([one for _, one in some])
     worst, of = max(some, key=lambda pair: abs(np.log(pair[1].ratio)))
     return {
         "number": len(some),
-        "median": round(100 * median(errors), 1),
-        "p90": round(100 * errors[int(0.9 * (len(errors) - 1))]),
+        "median": round(100 * middle, 1),
+        "p90": round(100 * tail),
         "inside": round(100 * sum(one.inside for _, one in some) / len(some)),
         "worst": f"{worst.name.split('_')[0]} on {of.group.split()[0]}: {of.ratio:.2g} times as long",
     }
@@ -61,10 +60,11 @@ def write_figures(found: list[tuple[Program, Outcome]]) -> None:
     for pair in found:
         machines[pair[1].group].append(pair)
         kinds[pair[0].family].append(pair)
-    rows = {
-        name.replace(" ", "-"): {"what": name.replace(" 7dd9cfa", ", v0.1").replace(" 423217d", ""), **entry(some)}
-        for name, some in machines.items()
-    }
+    rows = {}
+    for name, some in machines.items():
+        gpu, commit = name.split()
+        release = next(edition.release for edition in kernelbench.EDITIONS if edition.commit == commit)
+        rows[f"{gpu}-{commit}"] = {"what": f"{gpu}, {release}" if release else gpu, **entry(some)}
     figures.record("exam", rows | {"all": {"what": "all", **entry(found)}})
     figures.record("exam-kinds", {name: {"what": name, **entry(some)} for name, some in sorted(kinds.items())})
 
@@ -82,6 +82,8 @@ def main() -> None:
     parser.add_argument("--bands", action="store_true", help="write the bands that only these programs tell of")
     parser.add_argument("--figures", action="store_true", help="write the tables of docs/exam.md")
     options = parser.parse_args()
+    if options.figures and (options.gpu or options.only or options.least_ms or options.all):
+        parser.error("--figures writes the tables of all programs: leave --gpu, --only, --least-ms and --all out")
     found = []
     for program, one in kernelbench.outcomes(options.checkout, options.gpu, options.only, options.all, options.host):
         if one.published >= options.least_ms:
@@ -91,7 +93,7 @@ def main() -> None:
     summarize(one._replace(group=f"level {program.level}, {program.family}") for program, one in found)
     if options.bands and not options.all:
         write_bands(found)
-    if options.figures and not options.all:
+    if options.figures:
         write_figures(found)
 
 

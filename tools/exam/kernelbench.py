@@ -38,6 +38,7 @@ class Edition(NamedTuple):
     clears_l2: bool
     cuda_version: versions.Version
     machines: dict[str, str]
+    release: str = ""
 
 
 EDITIONS = (
@@ -50,6 +51,7 @@ EDITIONS = (
             "A100-80GB_modal": "A100-80GB", "A10G_modal": "A10G", "B200_together": "B200", "H100_together": "H100",
             "L40S_modal": "L40S", "L4_modal": "L4", "T4_modal": "T4",
         },
+        "v0.1",
     ),
 )  # fmt: skip
 

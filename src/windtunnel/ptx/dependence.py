@@ -7,13 +7,9 @@ from windtunnel.ptx.syntax import Instruction
 
 ACCESSES = ("ld", "ldu", "st", "atom", "red", "cp")
 TURNS = ("bra", "ret", "exit", "trap", *ACCESSES)
+SHARED_BY_ALL = ("global", "generic")
 OWN = ("shared", "local")
 """Memory that holds what the kernel itself put there."""
-
-
-def _space(instruction: Instruction) -> str:
-    parts = [part.partition("::")[0] for part in instruction.opcode[1:]]
-    return next((name for name in ("param", "const", *OWN) if name in parts), "global")
 
 
 def deciding(graph: Graph) -> list[Instruction]:
@@ -33,12 +29,12 @@ def _learned(graph: Graph, instruction: Instruction, unknown: set[str]) -> set[s
     depends = not unknown.isdisjoint(read)
     if instruction.name not in ACCESSES:
         return set(written) if depends else set()
-    space = _space(instruction)
+    space = instruction.space
     if instruction.name in ("st", "red"):
         return {space} if depends and space in OWN else set()
     if instruction.name == "cp":
         return {"shared"}
-    loaded = space == "global" or space in unknown
+    loaded = space in SHARED_BY_ALL or space in unknown
     found = set(written) if loaded or depends else set()
     return found | ({space} if instruction.name == "atom" and depends and space in OWN else set())
 

@@ -117,7 +117,7 @@ def fences(instruction: Instruction) -> bool:
 
 def tells_others(instruction: Instruction) -> bool:
     """An access by which threads of several blocks may tell each other something."""
-    if any(part.startswith("shared") for part in instruction.opcode) or instruction.has("local"):
+    if instruction.space in ("shared", "local"):
         return False
     if instruction.name in ("ld", "st"):
         return any(instruction.has(word) for word in ("volatile", "acquire", "release", "relaxed"))

@@ -20,6 +20,7 @@ BYTES = {
     "b128": 16,
 }
 NAME = r"[\w$%]+"
+SPACES = ("global", "shared", "local", "const", "param")
 SIZED = re.compile(r"(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$%]+)((?:\[\s*\d*\s*\])*)")
 
 
@@ -55,6 +56,12 @@ class Instruction:
     @property
     def type(self) -> str:
         return self.opcode[-1]
+
+    @property
+    def space(self) -> str:
+        """The memory that it names ("shared" of "shared::cta"); "generic" where it names none."""
+        named = (part.partition("::")[0] for part in self.opcode)
+        return next((part for part in named if part in SPACES), "generic")
 
     def has(self, modifier: str) -> bool:
         return modifier in self.opcode

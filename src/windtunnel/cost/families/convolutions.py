@@ -142,8 +142,8 @@ def price(problem: Problem) -> Price | None:
     floor = shortest_ns(classify(problem.signature.name), gpu.generation)
     part = reached / row[0].scale
     volumes = len(problem.inputs[0]) == 5 and not problem.name.endswith("_backward")
-    if volumes and kinds == ("forward",) and of.wide // of.groups <= 4:
-        total = _few_channels_ns(of, problem)
+    if volumes and kinds == ("forward",) and of.wide // of.groups <= direct_convolutions.MOST_CHANNELS:
+        total = _few_channels_ns(problem)
     else:
         if volumes and kinds == ("data",) and 2 * of.deep_positions > of.wide_positions:
             part *= TRANSPOSED_VOLUMES
@@ -154,13 +154,11 @@ def price(problem: Problem) -> Price | None:
     return Price(total, floor, band("convolutions", "own generation" if fitted else "borrowed"))
 
 
-def _few_channels_ns(of: Sizes, problem: Problem) -> float:
+def _few_channels_ns(problem: Problem) -> float:
     """The forward pass of volumes with so few channels that tensor cores have nothing to hold."""
-    moved, rate = VOLUMES_OF_FEW
-    results = of.batch * of.deep * of.deep_positions
-    work = 2.0 * results * of.wide // of.groups * of.kernel
-    size = problem.item_bytes * (results + of.batch * of.wide * of.wide_positions)
-    gpu = problem.gpu
+    (moved, rate), gpu = VOLUMES_OF_FEW, problem.gpu
+    work = flops.count(problem.signature, problem.name, "convolution")
+    size = flops.bytes_moved(problem.signature)
     return 1e9 * max(size / (moved * gpu.memory_bandwidth_bytes_per_s), work / (rate * gpu.peak_flops["fp32"]))
 
 

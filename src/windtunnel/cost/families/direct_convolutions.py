@@ -9,7 +9,7 @@ ordinary cores, which neither need aligned channels nor change layouts:
 - **PyTorch's own** for all others (aten/src/ATen/native/cuda/DepthwiseConv2d.cu): a thread for each result, which loads
   converts and multiplies an element at a time, so that instructions bound it: a multiprocessor takes so many cycles for
   a result and for each element of its filter, whatever the type. It adds the bias too. Square filters of 1, 3 and 5 are
-  compiled each, and others (7x7, 3x1) read their sizes. Measured: 19 shapes by `make hardware` on an H100 and an H200.
+  compiled each, and others (7x7, 3x1) read their sizes. Measured: 17 shapes by `make hardware` on an H100 and an H200.
 
 cuDNN's kernels for channels last in 16 bits are compiled for square filters of 3, 5 and 7 (profiles show the names
 `conv2d_c1_k1_nhwc_kernel_specialized<..., 3, ...>`, `5`, `7`). Other filters run as grouped products do
@@ -34,7 +34,8 @@ from windtunnel.operators.classes import classify
 
 CLASSES = ("convolution",)
 MOST_CHANNELS = 4
-"""Input channels a group up to which a grouped convolution is a direct one; assumed."""
+"""Input channels a group up to which a grouped convolution is a direct one, and a volume is none for tensor cores;
+assumed."""
 BACKWARD_ARITHMETIC = 0.5
 """Share of the FP32 rate that the backward pass reaches; assumed."""
 CUDNN_KERNELS = (1, 3, 5)

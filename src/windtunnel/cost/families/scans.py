@@ -13,7 +13,8 @@
   reading for the histograms. `unique` begins with a sort, `randperm` is one.
 - All others move their bytes once.
 
-The constants are fitted on published scans of rows on an H20 and two H100 and on two long ones of an A100 and an H100
+The constants are fitted on scans of rows, published on an H20 and two H100 and measured on an H100 and an H200
+(`make hardware`), and on two long ones of an A100 and an H100
 (`make calibrate`, `data/streams.toml`). Of sorts no published time was found that names its GPU and PyTorch's present
 kernels.
 """

@@ -126,12 +126,7 @@ def price(problem: Problem) -> Price | None:
     operator = classify(signature.name)
     backward = "backward" in problem.name
     rate = bandwidth(gpu) * class_share(_kind(problem, operator, backward), backward)
-    size = float(flops.bytes_moved(signature))
-    if operator.name == "index":
-        size += gathered_bytes(problem)
-    if problem.name == "nll_loss_forward" and problem.inputs:  # of each row the one element that its target names
-        row_bytes = problem.item_bytes * prod(problem.inputs[0][1:])
-        size -= prod(problem.inputs[0][:1]) * max(0, row_bytes - SECTOR_BYTES)
+    size = flops.bytes_moved(signature) + gathered_bytes(problem, operator)
     again = further_bytes(problem, operator) if operator.name in ("norm", "softmax") else 0.0
     arithmetic_ns = windows_ns(problem, operator)
     if arithmetic_ns:  # so that what a pool waits for beside its bytes is not in their rate
@@ -254,10 +249,17 @@ def reordered_ns(problem: Problem, operator: OperatorClass) -> float:
     return moved_ns(problem.gpu, more, bandwidth(problem.gpu))
 
 
-def gathered_bytes(problem: Problem) -> float:
-    """What a gather from one long row reads beyond its elements: a sector for each, unless L2 holds the row."""
+def gathered_bytes(problem: Problem, operator: OperatorClass) -> float:
+    """What a gather reads beyond its operands' elements, or less than them.
+
+    From one long row that L2 does not hold it is a sector for each element; of the rows of a negative log likelihood
+    the one sector in which the target's element lies.
+    """
     x, outputs = problem.inputs[0] if problem.inputs else (), problem.signature.shapes[problem.signature.inputs :]
-    if len(x) != 1 or not outputs or problem.item_bytes * x[0] <= problem.gpu.l2_bytes:
+    if x and problem.name == LIKELIHOODS[0]:
+        return float(x[0] * min(0, SECTOR_BYTES - problem.item_bytes * prod(x[1:])))
+    long = len(x) == 1 and problem.item_bytes * x[0] > problem.gpu.l2_bytes
+    if operator.name != "index" or not outputs or not long:
         return 0.0
     return float(prod(outputs[0]) * max(0, SECTOR_BYTES - problem.item_bytes))
 

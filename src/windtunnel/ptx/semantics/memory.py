@@ -10,7 +10,6 @@ from windtunnel.ptx.emitter import ADDRESS, Emitter
 from windtunnel.ptx.syntax import BYTES, Instruction
 from windtunnel.ptx.values import LANES, Value, lanes, vector
 
-SPACES = ("global", "shared", "local", "const", "param")
 REGISTERS = re.compile(r"-?[\w$%@.#~]+")
 LOAD, STORE, ATOMIC = 0, 1, 2
 CODES = {"global": 0, "generic": 0, "const": 0, "shared": 16, "local": 32}
@@ -23,12 +22,9 @@ def members(operand: str) -> list[str]:
 
 
 def space_of(i: Instruction) -> str:
-    for part in i.opcode:
-        if part.partition("::")[0] in SPACES:
-            if part == "shared::cluster" and not i.name == "cp":
-                raise KeyError(part)
-            return part.partition("::")[0]
-    return "generic"
+    if i.has("shared::cluster") and not i.name == "cp":
+        raise KeyError("shared::cluster")
+    return i.space
 
 
 def storage(kind: str) -> str:
@@ -170,7 +166,7 @@ def store(e: Emitter, i: Instruction) -> None:
 def to_address(e: Emitter, i: Instruction) -> None:
     """`cvta`: between a space's own addresses and generic ones, which are the host's."""
     value = e.value(i.operands[1], "i64")
-    space = next(part.partition("::")[0] for part in i.opcode if part.partition("::")[0] in SPACES)
+    space = i.space
     opcode = "sub" if i.has("to") else "add"
     if space == "shared":
         value = e.operation(opcode, value, Value("%shared_base", "i64", True))

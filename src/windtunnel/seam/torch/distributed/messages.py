@@ -88,9 +88,7 @@ class Message(NamedTuple):
     def next_tag(self) -> int:
         """The tag under which the next message of its kind travels to or from the same rank."""
         assert self.communicator is not None
-        counts, at = self.communicator.counts, (self.kind, self.peer)
-        counts[at] += 1
-        return wire_tag(self.communicator is not self.group.shared, counts[at], self.size)
+        return _next_tag(self.group, self.communicator, self.kind, self.peer, self.size)
 
     def meet(self, dispatch: Dispatch, peer: int, ready_ns: int, begins_ns: int | None = None) -> Signature:
         """The other rank, `peer`, is ready for it; returns what rows call it."""
@@ -253,8 +251,7 @@ def _posted(
         stream = groups.stream(communicator, device, True)
         if not batch or communicator.batch != batch:
             communicator.begins_ns = groups.ready_ns(stream, f"nccl:{kind}")
-        communicator.counts[kind, peer] += 1
-        tag = wire_tag(pair, communicator.counts[kind, peer], sum(map(bytes_of, tensors)))
+        tag = _next_tag(group, communicator, kind, peer, sum(map(bytes_of, tensors)))
     other = group.ranks[peer] if peer >= 0 else -1
     channel = Channel(group.name, kind, other, 0 if communicator else tag, pair)
     operation = message(name, tensors)
@@ -267,6 +264,12 @@ def _posted(
         group, kind, peer, tensors, operation, channel, device, tag, entry, site, batch, launch, host.now_ns,
         communicator, stream,
     )  # fmt: skip
+
+
+def _next_tag(group: Group, communicator: Communicator, kind: str, peer: int, size: int) -> int:
+    """The tag under which a communicator's next message of a kind travels to or from a rank."""
+    communicator.counts[kind, peer] += 1
+    return wire_tag(communicator is not group.shared, communicator.counts[kind, peer], size)
 
 
 def _communicator(dispatch: Dispatch, group: Group, peer: int, device: int) -> Communicator:
