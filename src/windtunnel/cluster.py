@@ -19,14 +19,12 @@ from windtunnel.errors import FileFormatError, UnsupportedError
 from windtunnel.foreign import line, read_bytes
 from windtunnel.ranks import rank_uses
 from windtunnel.ranks.alike import difference, group_sizes, times
-from windtunnel.ranks.fold import EVERY, Change, Fold, spans
+from windtunnel.ranks.fold import EVERY, MOST_WHOLE, Change, Fold, spans
 from windtunnel.ranks.rank_uses import Uses
 from windtunnel.reports.parts import job
 from windtunnel.trace.operation import Note
 from windtunnel.trace.trace import Trace
 
-MOST_WHOLE = 16
-"""A cluster of so many ranks is played whole where it is not clear which of them do the same."""
 MOST_ATTEMPTS = 12
 MOST_PROCESSES = 64
 MOST_FILES = 500
@@ -59,7 +57,8 @@ def play(
 
     The program is read from `cwd`; each attempt but the first is `told` on stderr.
     """
-    uses = uses_of(program, fold, cwd or Path.cwd())
+    texts = sources(program, cwd := cwd or Path.cwd())
+    uses = rank_uses.uses(texts, fold.world, fold.per_node)
     fold = begin(fold, uses)
     reasons: list[str] = []
     differences: list[Note] = []
@@ -73,6 +72,8 @@ def play(
         else:
             result = launch.collect(folder, 0 < ended.code <= 128 and not ended.interrupted, ended.interrupted)
             found = [] if ended.code or fold.world < LEAST_FOLDED else unlike(fold, result)
+            if read(texts, found, cwd):
+                uses = rank_uses.uses(texts, fold.world, fold.per_node)
             wanted, why = _after(fold, uses, ended, result, found)
             differences += [note for note in found if note not in differences]
             if wanted != fold and not ended.code and set(wanted.played) <= set(fold.played):
@@ -222,6 +223,18 @@ def sources(program: launch.Program, folder: Path) -> dict[str, str]:
             for name in rank_uses.imports(texts[str(path)]):
                 waiting += _module(name, [*paths, str(path.parent)])
     return texts
+
+
+def read(texts: dict[str, str], differences: Sequence[Note], folder: Path) -> bool:
+    """Read the files too at whose lines ranks differ, installed packages' among them; whether there are any."""
+    known = len(texts)
+    for detail in (dict(note.detail) for note in differences):
+        for name in (str(detail["file"]), str(detail["other_file"])):
+            path = folder / name
+            if path.suffix == ".py" and not {name, str(path)} & texts.keys():
+                with suppress(OSError, ValueError):
+                    texts[str(path)] = path.read_text("utf-8")
+    return len(texts) > known
 
 
 def _module(name: str, folders: Sequence[str]) -> list[Path]:

@@ -181,3 +181,21 @@ def test_gpus_of_other_nodes_are_other_gpus(tmp_path):
 
     was, _ = played(tmp_path, leave, Fold(16, 8))
     assert [one.facts["devices"][0]["physical"] for one in was.result.traces] == [0, 8]
+
+
+def test_a_library_is_read_where_ranks_differ(tmp_path):
+    """torchtitan's trainer, which is a package, lets rank 0 sleep at the end."""
+    library = tmp_path / "site-packages" / "library.py"
+    library.parent.mkdir()
+    library.write_text("import torch.distributed as dist\nif dist.get_rank() == 0:\n    work()\n")
+
+    def leave(fold, rank):
+        made = trace(rank, "aten::mm")
+        if rank == 0:
+            number, site = made.signatures.number(Signature("more")), made.sites.number(Site(str(library), 3))
+            made.rows.append((Kind.KERNEL, 0, number, site, 1, 1, 2, 0))
+        return made
+
+    was, attempts = played(tmp_path, leave, Fold(64, 8))
+    assert attempts == [[0, 63], [0, 1, 63]]
+    assert was.fold.alone == frozenset({0})

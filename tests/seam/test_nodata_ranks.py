@@ -65,3 +65,18 @@ def test_operations_are_those_with_data(both: Any, rank: int) -> None:
         (*what, start, end), (*expected, begun, ended) = operation(one), operation(other)
         assert what == expected
         assert (start, end) == pytest.approx((begun, ended), abs=5)  # statistics of bfloat16 have other bytes on meta
+
+
+def test_integers_go_through_collectives_and_messages(tmp_path: Path) -> None:
+    """They decide what programs do next: counts of tokens, sizes of parts (torchtitan reads the first after each)."""
+    said = []
+    for name, options in (("data", ()), ("none", ("--no-data",))):
+        start = [sys.executable, "-m", "windtunnel", "run", "-q", "--gpus", "2xA100", "--nproc-per-node", "2", *options]
+        program = str(PROGRAM.with_name("known_values.py"))
+        done = subprocess.run([*start, program, str(tmp_path / name)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        said.append([json.loads((tmp_path / f"{name}.{rank}").read_text()) for rank in (0, 1)])
+    with_data, without = said
+    assert without == with_data
+    assert with_data[0]["sum"] == [10, 3]
+    assert with_data[1]["sent"] == [4, 5, 0]

@@ -16,6 +16,7 @@ SENTENCES = {
     "library": "assumed: what a library looked at = {value}, {means}",
     "count": "assumed: how many elements a mask has = {value}, it selects all",
     "index": "assumed: indices that the device computed, or what follows from them = {value}",
+    "absent": "assumed: what ranks that nobody plays bring to {name} = {value}",
     "alike": "assumed: the tensors that `torch.equal` or `allclose` compares are alike",
     "bins": "assumed: no value that `torch.bincount` counts reaches its `minlength` = {value}",
     "save": "not written: {value}, a checkpoint of tensors without values",

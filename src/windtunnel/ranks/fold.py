@@ -17,6 +17,8 @@ from itertools import pairwise
 from windtunnel.errors import UsageError
 
 MOST_RANKS = 1 << 16
+MOST_WHOLE = 16
+"""A cluster of so many ranks is played whole where it is not clear which of them do the same."""
 EVERY = -1
 """In place of a number of members to compare: all of them, so that each rank is played."""
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.torch.dispatch.asserts import AssertFailure
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
-from windtunnel.seam.torch.distributed import played
+from windtunnel.seam.torch.distributed import known_values, played
 from windtunnel.seam.torch.distributed.described import Described, reduction_of
 from windtunnel.seam.torch.distributed.groups import Group, Groups, Queued
 from windtunnel.seam.torch.distributed.nodata import answer, lacks_values, with_values
@@ -101,6 +101,7 @@ def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwarg
 
     def values() -> object:
         if lacks_values(args):
+            known_values.carry(dispatch.state, group, plan.name, named, reduction, (reads, writes))
             return answer(func, args[shape.writes])
         CALLS.reduces = reduces  # this may be another thread
         with with_values(dispatch.local):
@@ -343,7 +344,8 @@ def _values(
         dispatch.call(plan, func, args, kwargs, device)
         return answer(func, args[COLLECTIVES[plan.name].writes])
     if group.is_partial:
-        played.write(dispatch.state.groups, group, plan.name, named, reduction_of(CALLS.operation, False, None))
+        voices = played.voices(dispatch.state.groups, group, plan.name)
+        played.write(voices, plan.name, named, reduction_of(CALLS.operation, False, None))
         out = answer(func, args[COLLECTIVES[plan.name].writes])
     elif group.nccl and is_composed(plan.name, named):
         with torch._C._DisableTorchDispatch():

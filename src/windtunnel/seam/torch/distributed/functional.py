@@ -9,7 +9,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.dispatch.recorder import nothing
-from windtunnel.seam.torch.distributed import played
+from windtunnel.seam.torch.distributed import known_values, played
 from windtunnel.seam.torch.distributed.collectives import bytes_of, goes_on, meeting, place, set_off, stream_of, submit
 from windtunnel.seam.torch.distributed.groups import Group, Groups, Queued
 from windtunnel.seam.torch.distributed.nodata import lacks_values, with_values
@@ -74,7 +74,9 @@ def functional(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments
     if stream is not None and away:
 
         def values() -> None:
-            if not lacks_values(args):
+            if lacks_values(args):
+                _known(dispatch, group, plan, args, kwargs, out)
+            else:
                 got = _functional_values(dispatch, group, plan, func, args, kwargs, device)
                 for into, tensor in zip(made, tensors_in((got,)), strict=True):
                     with torch._C._DisableTorchDispatch():
@@ -129,13 +131,15 @@ def _functional_values(
         check(plan.name, list(tensors_in(args)), [], group.size, reduction)
         args = tuple("sum" if mean and at == i else each(value, carried) for i, value in enumerate(args))
     if lacks_values(args):
-        return dispatch.call(plan, func, args, kwargs, device)
+        out = dispatch.call(plan, func, args, kwargs, device)
+        _known(dispatch, group, plan, args, kwargs, out)
+        return out
     with with_values(dispatch.local):
         if group.alone:
             out = dispatch.call(plan, func, args, kwargs, device)
         elif group.is_partial:
             named = dict(zip(plan.names, args, strict=False)) | kwargs
-            out = played.functional(dispatch.state.groups, group, plan.name, named)
+            out = played.functional(played.voices(dispatch.state.groups, group, plan.name), plan.name, named)
         else:
             out = _lent(dispatch, plan, func, args, kwargs)
     with torch._C._DisableTorchDispatch():
@@ -145,6 +149,13 @@ def _functional_values(
         if group.nccl and plan.name in REDUCING:
             each(out, truth)
     return out if dtype is None or not group.nccl else each(out, lambda tensor: delivered(tensor, dtype))
+
+
+def _known(dispatch: Dispatch, group: Group, plan: Plan, args: Arguments, kwargs: Keywords, out: object) -> None:
+    """Take what is known of a collective's inputs to what it gave, where neither has values."""
+    named = dict(zip(plan.names, args, strict=False)) | kwargs
+    reduction, moved = str(named.get("reduce_op", "")).upper(), (list(tensors_in(args)), list(tensors_in((out,))))
+    known_values.carry(dispatch.state, group, plan.name, named, reduction, moved)
 
 
 def _lent(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from windtunnel.machine.stream import Event, Stream
 from windtunnel.ranks.calls import Channel, Operation
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
-from windtunnel.seam.torch.distributed import played
+from windtunnel.seam.torch.distributed import known_values, played
 from windtunnel.seam.torch.distributed.collectives import bytes_of, is_dense, place, transferring
 from windtunnel.seam.torch.distributed.communicators import CLOCK_TAGS, Communicator, wire_tag
 from windtunnel.seam.torch.distributed.described import message
@@ -137,7 +137,8 @@ def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
         out = _carried(dispatch, plan, func, (*args[:2], wire, sent.tag), kwargs, sent.device)
         work = dist.Work.unbox(out)
         with torch._C._DisableTorchDispatch():
-            clock = torch.tensor([_begins_ns(dispatch, sent), _type_number(tensors)], device="cpu")
+            told = known_values.numbers(dispatch.state, tensors) if lacks_values(tensors) else known_values.NOTHING_SENT
+            clock = torch.tensor([_begins_ns(dispatch, sent), _type_number(tensors), *told], device="cpu")
             ticket = group.carrier.send([clock], wire, sent.tag + CLOCK_TAGS)
     event = None if sent.stream is None else _queue(dispatch, sent, 0)
     if event is None:
@@ -174,7 +175,7 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
         out = _carried(dispatch, plan, func, (*args[:2], *peers, awaited.tag), kwargs, awaited.device)
         work = dist.Work.unbox(out)
         with torch._C._DisableTorchDispatch():
-            clock = torch.zeros(2, dtype=torch.int64, device="cpu")
+            clock = torch.zeros(2 + len(known_values.NOTHING_SENT), dtype=torch.int64, device="cpu")
             # Asked for at once where the sender is known: the sender's `wait` may depend on it.
             ticket = group.carrier.recv([clock], wire, clock_tag) if source >= 0 else None
 
@@ -183,7 +184,9 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
             work.wait() if timeout is None else work.wait(timeout)
             with torch._C._DisableTorchDispatch():
                 (ticket or group.carrier.recv([clock], work._source_rank(), clock_tag)).wait()
-                sent_ns, type_number = clock.tolist()
+                sent_ns, type_number, *told = clock.tolist()
+            if lacks_values(tensors):
+                known_values.received(dispatch.state, tensors, told)
             if awaited.stream is None:
                 awaited.meet(dispatch, source if source >= 0 else work._source_rank(), sent_ns)
                 return None

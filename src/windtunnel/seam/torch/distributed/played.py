@@ -53,6 +53,7 @@ class PlayedGroup(Protocol):
     size: int
     present: list[int]
     is_partial: bool
+    alone: bool
     carrier: Carrier
 
 
@@ -145,11 +146,11 @@ def _present(fold: Fold, stock: Callable[..., object]) -> Callable[..., object]:
 
 
 def require_even(groups: AllGroups, group: PlayedGroup, operation: Operation) -> None:
-    """Play all ranks of a group in which each pair exchanges a size of its own."""
+    """Represent a group in which each pair exchanges a size of its own."""
     if groups.fold is None or not group.is_partial or operation.name not in BY_PAIR:
         return
     if len(set(operation.sent)) > 1 or len(set(operation.received)) > 1:
-        need(groups.fold, "alone", group.ranks, f"{operation.name} at {groups.line} moves unequal parts")
+        need(groups.fold, "group", group.ranks, f"{operation.name} at {groups.line} moves unequal parts")
 
 
 def require_played(groups: AllGroups, group: PlayedGroup, peer: int) -> None:
@@ -169,57 +170,96 @@ def require_played(groups: AllGroups, group: PlayedGroup, peer: int) -> None:
 
 
 class Voices:
-    """What each member of a partial group brings to a collective: the absent ones what their class does."""
+    """What each member of a group brings to a collective: the absent ones what their class does.
 
-    def __init__(self, fold: Fold, group: PlayedGroup, what: str) -> None:
+    `fold` is None where all are played.
+    """
+
+    def __init__(self, fold: Fold | None, group: PlayedGroup, what: str) -> None:
         self.fold = fold
         self.group = group
         self.what = what
 
-    @cached_property
-    def twins(self) -> dict[int, list[int]]:
+    def alike(self) -> dict[int, list[int]]:
         """By an absent member's place in the group: the places of those of its class that are played."""
         fold, ranks, present = self.fold, self.group.ranks, self.group.present
-        twins: dict[int, list[int]] = {}
+        if fold is None:
+            return {}
+        return {
+            place: [other for other in present if fold.class_of(ranks[other]) == fold.class_of(rank)]
+            for place, rank in enumerate(ranks)
+            if place not in present
+        }
+
+    @cached_property
+    def twins(self) -> dict[int, list[int]]:
+        """The same, as far as they may speak for the absent."""
+        found = self.alike()
+        self.require(found)
+        return found
+
+    def require(self, found: dict[int, list[int]]) -> None:
+        """Have two at least of each class, which are compared."""
+        fold, ranks = self.fold, self.group.ranks
         wanted: set[int] = set()
-        for place, rank in enumerate(ranks):
-            if place in present:
-                continue
-            alike = [other for other in present if fold.class_of(ranks[other]) == fold.class_of(rank)]
-            twins[place] = alike
+        for place, alike in found.items():
+            assert fold is not None
             if len(alike) < 2 and fold.checked:
-                members = [other for other in ranks if fold.class_of(other) == fold.class_of(rank)]
+                members = [other for other in ranks if fold.class_of(other) == fold.class_of(ranks[place])]
                 wanted |= {members[0], members[-1]}
             elif not alike:
-                wanted.add(rank)
-        if wanted:
+                wanted.add(ranks[place])
+        if fold is not None and wanted:
             need(fold, "beside", sorted(wanted), f"{self.what} needs values of ranks of one group")
-        return twins
 
-    def root(self, place: int) -> int:
-        """The place in the group of a root, which must be played."""
-        if place not in self.group.present:
-            rank = self.group.ranks[place]
-            need(self.fold, "beside", [rank], f"{self.what} is from rank {rank}, which is not played")
-        return place
+    def cannot(self) -> NoReturn:
+        """Absent members cannot be spoken for."""
+        assert self.fold is not None
+        need(self.fold, "alone", self.group.ranks, f"{self.what} moves values")
+
+    def differ(self, place: int) -> None:
+        """Members of one class bring different values; the first of them is at `place`."""
+        del place
+        assert self.fold is not None
+        need(self.fold, "alone", self.group.ranks, f"{self.what} moves values that differ by rank")
+
+    def met(self, tensor: Tensor) -> list[Tensor]:
+        """The tensors of the members that are played."""
+        if len(self.group.present) == 1:
+            return [tensor.clone()]
+        met = [torch.empty_like(tensor) for _ in self.group.present]
+        self.group.carrier.allgather([met], [tensor]).wait()
+        return met
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """The tensor of each member, in the group's order."""
-        present = self.group.present
-        mine = tensor.detach().contiguous()
-        met = [torch.empty_like(mine) for _ in present]
-        if len(present) == 1:
-            met = [mine.clone()]
-        else:
-            self.group.carrier.allgather([met], [mine]).wait()
-        by_place: dict[int, Tensor] = dict(zip(present, met, strict=True))
+        group = self.group
+        by_place = dict(zip(group.present, self.met(tensor.detach().contiguous()), strict=True))
         for place, alike in self.twins.items():
             first = by_place[alike[0]]
             if any(not _same(first, by_place[other]) for other in alike[1:]):
-                why = f"{self.what} moves values that differ by rank"
-                need(self.fold, "alone", self.group.ranks, why)
+                self.differ(alike[0])
             by_place[place] = first
-        return [by_place[place] for place in range(self.group.size)]
+        return [by_place[place] for place in range(group.size)]
+
+    def of_root(self, place: int, tensor: Tensor) -> Tensor:
+        """The tensor of the root, which must be played: only the members that are have to agree on it."""
+        group = self.group
+        if place not in group.present:
+            assert self.fold is not None
+            rank = group.ranks[place]
+            need(self.fold, "beside", [rank], f"{self.what} is from rank {rank}, which is not played")
+        return self.met(tensor.detach().contiguous())[group.present.index(place)]
+
+
+def voices(groups: AllGroups, group: PlayedGroup, name: str) -> Voices:
+    """Those of a partial group for the collective `name`."""
+    return Voices(groups.fold, group, called(groups, name))
+
+
+def called(groups: AllGroups, name: str) -> str:
+    """The collective `name` of the program's line that is running, in words."""
+    return f"{name.partition('::')[2].strip('_')} at {groups.line}"
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -229,7 +269,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def reduced(parts: Sequence[Tensor], reduction: str) -> Tensor:
-    """One tensor of all members'."""
+    """One tensor of all members'; an average is their sum."""
     made = parts[0].clone()
     combine = {
         "SUM": made.add_, "AVG": made.add_, "PRODUCT": made.mul_,
@@ -242,11 +282,9 @@ def reduced(parts: Sequence[Tensor], reduction: str) -> Tensor:
     return made
 
 
-def write(groups: AllGroups, group: PlayedGroup, name: str, named: Keywords, reduction: str) -> None:
+def write(voices: Voices, name: str, named: Keywords, reduction: str) -> None:
     """Write the values of the collective `name` of c10d, whose arguments are `named`."""
-    short, fold = name.partition("::")[2], groups.fold
-    assert fold is not None
-    voices = Voices(fold, group, f"{short.strip('_')} at {groups.line}")
+    short, group = name.partition("::")[2], voices.group
     with torch._C._DisableTorchDispatch():
         match short:
             case "barrier":
@@ -255,9 +293,8 @@ def write(groups: AllGroups, group: PlayedGroup, name: str, named: Keywords, red
                 for tensor in named["tensors"]:
                     tensor.detach().copy_(reduced(voices.gather(tensor), reduction))
             case "broadcast_":
-                root = voices.root(named["root_rank"])
                 for tensor in named["tensors"]:
-                    tensor.detach().copy_(_of_root(voices, root, tensor))
+                    tensor.detach().copy_(voices.of_root(named["root_rank"], tensor))
             case "reduce_":
                 for tensor in named["tensors"]:
                     made = reduced(voices.gather(tensor), reduction)
@@ -273,35 +310,41 @@ def write(groups: AllGroups, group: PlayedGroup, name: str, named: Keywords, red
                 found = voices.gather(named["input_tensor"])
                 into = named["output_tensor"].detach().view(group.size, -1)
                 into.copy_(torch.stack([part.reshape(-1) for part in found]))
+            case "alltoall_base_" if _is_even(named):
+                into = named["output"].detach()
+                into.copy_(_of_each(voices, named["input"]).view_as(into))
             case _:
-                need(fold, "alone", group.ranks, f"{voices.what} moves values")
+                voices.cannot()
 
 
-def _of_root(voices: Voices, root: int, tensor: Tensor) -> Tensor:
-    """A root's tensor: only the members that are played have to agree on it."""
+def _is_even(named: Keywords) -> bool:
+    """Whether each pair of ranks exchanges equally much in an all-to-all."""
+    splits = [*(named.get("input_split_sizes") or ()), *(named.get("output_split_sizes") or ())]
+    return len(set(splits)) < 2
+
+
+def _of_each(voices: Voices, tensor: Tensor) -> Tensor:
+    """The parts for this member of what each member brings to an all-to-all."""
     group = voices.group
-    if len(group.present) == 1:
-        return tensor
-    mine = tensor.detach().contiguous()
-    met = [torch.empty_like(mine) for _ in group.present]
-    group.carrier.allgather([met], [mine]).wait()
-    return met[group.present.index(root)]
+    return torch.cat([part.view(group.size, -1)[group.rank] for part in voices.gather(tensor)])
 
 
-def functional(groups: AllGroups, group: PlayedGroup, name: str, named: Keywords) -> object:
-    """The result of the functional collective `name`."""
-    short, fold = name.partition("::")[2], groups.fold
-    assert fold is not None
-    voices = Voices(fold, group, f"{short} at {groups.line}")
+def functional(voices: Voices, name: str, named: Keywords) -> object:
+    """The result of the functional collective `name`, in place where that is."""
+    short: str = name.partition("::")[2]
+    if "input" not in named:  # several at once
+        voices.cannot()
+    tensor: Tensor = named["input"]
     with torch._C._DisableTorchDispatch():
-        tensor: Tensor = named["input"]
         match short:
             case "all_reduce" | "all_reduce_":
                 made = reduced(voices.gather(tensor), str(named["reduce_op"]).upper())
             case "all_gather_into_tensor":
                 made = torch.cat([part.reshape(tensor.shape) for part in voices.gather(tensor)])
             case "broadcast" | "broadcast_":
-                made = _of_root(voices, voices.root(named["src"]), tensor).clone()
+                made = voices.of_root(named["src"], tensor).clone()
+            case "all_to_all_single" if _is_even(named):
+                made = _of_each(voices, tensor).view(tensor.shape)
             case _:
-                need(fold, "alone", group.ranks, f"{voices.what} moves values")
+                voices.cannot()
         return tensor.detach().copy_(made) if short.endswith("_") else made

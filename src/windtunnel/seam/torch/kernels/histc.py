@@ -29,7 +29,7 @@ class OfIntegers(SubstituteKernel):
 
 def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     tensor = args[0]
-    return func if tensor.is_floating_point() or tensor.is_meta else OfIntegers(func)
+    return func if tensor.is_floating_point() else OfIntegers(func)
 
 
 _counting, VALUES = substituted([NAME], _kernel)

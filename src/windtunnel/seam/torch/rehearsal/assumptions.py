@@ -119,6 +119,27 @@ class Assumptions:
         elif fills_its_memory(last):
             self.known[tag] = found
 
+    def told(self, tensor: Tensor) -> tuple[str, Tensor | None]:
+        """What is known of a tensor without values, and what that stands for, "" where it is its own; or None."""
+        values = self.exact.of(tensor)
+        if values is not None:
+            return self.exact.guessed(tensor), values
+        what, number = self.known.get(tag_of(tensor), ("", None))
+        return what, None if number is None else torch.full(tensor.shape, number, dtype=tensor.dtype, device="cpu")
+
+    def tell(self, tensor: Tensor, guess: str, values: Tensor | None) -> None:
+        """A tensor's elements are now these, or nothing is known of them."""
+        self.known.pop(tag_of(tensor), None)
+        within = self.exact.of(tensor)
+        if values is None:
+            self.exact.forget([tensor])
+        elif self.exact.can_keep(tensor):
+            self.exact.keep(tensor, values, guess)
+        elif within is not None:
+            within.copy_(values)
+        else:
+            self.exact.forget([tensor])
+
     def wrote(self, storage: Storage) -> None:
         """Something unknown wrote a tensor's memory."""
         self.known.pop(storage._wt, None)

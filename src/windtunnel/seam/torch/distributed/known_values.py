@@ -1,0 +1,182 @@
+"""Integers and truths that a rehearsal without data knows, through collectives and messages.
+
+Counts of tokens, flags and sizes are few, and decide what a program does next. Every member brings what it knows, and
+whether it knows it; where one does not, nobody knows the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+import torch
+
+from windtunnel.ranks.fold import MOST_WHOLE
+from windtunnel.seam.torch.distributed import played
+from windtunnel.seam.torch.distributed.values import divided, each
+from windtunnel.seam.torch.plans.call import Keywords
+from windtunnel.seam.torch.plans.plan import tensors_in
+from windtunnel.seam.torch.rehearsal.known import MOST
+from windtunnel.seam.torch.state.state import State
+from windtunnel.seam.torch.tags import is_physically_meta
+
+Tensor = torch.Tensor
+MOST_SENT = 16
+"""Elements of a message whose values travel."""
+NOTHING_SENT = [0] * (1 + MOST_SENT)
+"""What goes with a message whose values are not known: whether they are, and their places."""
+
+
+class _UnknownError(Exception):
+    """Somebody does not know what it brings."""
+
+
+def is_kept(tensor: Tensor) -> bool:
+    """Whether values of a tensor's kind are kept without data."""
+    return tensor.layout is torch.strided and not tensor.is_floating_point() and not tensor.is_complex()
+
+
+class KnownVoices(played.Voices):
+    """What each member of a group knows of what it brings.
+
+    `known` are the addresses of tensors that have true values; `absent` is a member that speaks for others which
+    nobody plays, and may be wrong in that.
+    """
+
+    def __init__(self, groups: played.AllGroups, group: played.PlayedGroup, name: str, known: set[int]) -> None:
+        super().__init__(groups.fold, group, played.called(groups, name))
+        self.known = known
+        self.unknown: set[int] = set()  # places of those that do not know what they brought last
+        self.absent: int | None = None
+
+    def require(self, found: dict[int, list[int]]) -> None:
+        """Have one at least of each class, or another rank in its place."""
+        if self.is_small:
+            super().require(found)
+        present = self.group.present
+        for alike in found.values():
+            if len(alike) < min(2, len(present)):
+                self.absent = self.group.ranks[present[0]]
+            if not alike:
+                alike.append(present[0])
+
+    @property
+    def is_small(self) -> bool:
+        """Whether all ranks can be played where there is a doubt."""
+        return self.fold is not None and self.fold.world <= MOST_WHOLE
+
+    def cannot(self) -> NoReturn:
+        """Nobody knows the result."""
+        raise _UnknownError
+
+    def differ(self, place: int) -> None:
+        """Members of one class bring different values."""
+        if self.is_small:
+            super().differ(place)
+        self.absent = self.group.ranks[place]
+
+    def met(self, tensor: Tensor) -> list[Tensor]:
+        """The tensors of the members that are played."""
+        known = torch.tensor([tensor.data_ptr() in self.known], dtype=torch.uint8, device="cpu")
+        found = super().met(torch.cat([known, tensor.view(-1).view(torch.uint8)]))
+        self.unknown = {place for place, part in zip(self.group.present, found, strict=True) if not part[0]}
+        return [part[1:].clone().view(tensor.dtype).view(tensor.shape) for part in found]
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """The tensor of each member, in the group's order."""
+        found = super().gather(tensor)
+        if self.unknown:
+            raise _UnknownError
+        return found
+
+    def of_root(self, place: int, tensor: Tensor) -> Tensor:
+        """The tensor of the root."""
+        if place not in self.group.present and not self.is_small:
+            place = self.twins[place][0]
+        found = super().of_root(place, tensor)
+        if place in self.unknown:
+            raise _UnknownError
+        return found
+
+
+def carry(
+    state: State,
+    group: played.PlayedGroup,
+    name: str,
+    named: Keywords,
+    reduction: str,
+    moved: tuple[Sequence[Tensor], Sequence[Tensor]],
+) -> None:
+    """Take what is known of a collective's inputs to its outputs; `moved` are both, tensors without values.
+
+    `named` are the arguments of the operator `name`.
+    """
+    reads, writes = moved
+    if group.alone:
+        return
+    # The same on every rank: NCCL moves as many elements of one type.
+    kept = bool(reads) and all(map(is_kept, reads)) and sum(tensor.numel() for tensor in reads) <= MOST
+    kept = kept and reduction != "PREMUL_SUM"
+    found = _exchanged(state, group, name, named, reduction, moved) if kept else None
+    for place, tensor in enumerate(writes):
+        if is_kept(tensor):
+            state.assumptions.tell(tensor, *(("", None) if found is None else (found[0], found[1][place])))
+
+
+def _exchanged(
+    state: State,
+    group: played.PlayedGroup,
+    name: str,
+    named: Keywords,
+    reduction: str,
+    moved: tuple[Sequence[Tensor], Sequence[Tensor]],
+) -> tuple[str, list[Tensor]] | None:
+    """The values of what a collective writes, and what they stand for; None where somebody does not know."""
+    guesses: list[str] = []
+    places: dict[int, Tensor] = {}
+    known: set[int] = set()
+    reads, writes = moved
+    for tensor in (*reads, *writes):
+        if id(tensor) in places or not is_physically_meta(tensor):
+            continue
+        guess, values = state.assumptions.told(tensor)
+        held = torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
+        places[id(tensor)] = held
+        if values is not None:
+            held.copy_(values)
+            known.add(held.data_ptr())
+            guesses.append(guess)
+    given = {key: each(value, lambda tensor: places.get(id(tensor), tensor)) for key, value in named.items()}
+    voices = KnownVoices(state.groups, group, name, known)
+    try:
+        if name.startswith("c10d::"):
+            played.write(voices, name, given, reduction)
+            out = [places[id(tensor)] for tensor in writes]
+        else:
+            out = list(tensors_in((played.functional(voices, name, given),)))
+    except _UnknownError:
+        return None
+    if reduction == "AVG":
+        for tensor in out:
+            divided(tensor, group.size)
+    if voices.absent is not None:
+        state.assumptions.note("absent", name=name.partition("::")[2].strip("_"), value=f"rank {voices.absent}'s")
+    return next(filter(None, guesses), ""), out
+
+
+def numbers(state: State, tensors: Sequence[Tensor]) -> list[int]:
+    """What is known of a message, to travel beside it, as many numbers whatever it is."""
+    found = list(NOTHING_SENT)
+    if len(tensors) == 1 and is_kept(tensors[0]) and tensors[0].numel() <= MOST_SENT:
+        _, values = state.assumptions.told(tensors[0])
+        if values is not None:
+            found[0], found[1 : 1 + values.numel()] = 1, values.flatten().tolist()
+    return found
+
+
+def received(state: State, tensors: Sequence[Tensor], sent: Sequence[int]) -> None:
+    """Know what came with a message; else nothing is known of the memory that it was written to."""
+    for tensor in tensors:
+        if is_kept(tensor):
+            values = torch.tensor(sent[1 : 1 + tensor.numel()], device="cpu").to(tensor.dtype) if sent[0] else None
+            state.assumptions.tell(tensor, "", None if values is None else values.view(tensor.shape))

@@ -1,0 +1,67 @@
+"""Integers and truths through every collective and message; each rank writes what it reads of them, as JSON."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+
+dist.init_process_group("nccl")
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.cuda.set_device(rank % torch.cuda.device_count())
+torch.set_default_device("cuda")
+world = dist.group.WORLD
+
+
+def reduced(operation: dist.ReduceOp) -> torch.Tensor:
+    tensor = torch.tensor([5, rank + 1])
+    dist.all_reduce(tensor, op=operation)
+    return tensor
+
+
+def broadcast() -> torch.Tensor:
+    tensor = torch.tensor(7 if rank == 0 else 0)
+    dist.broadcast(tensor, 0)
+    return tensor
+
+
+def gathered() -> torch.Tensor:
+    flat, parts = torch.zeros(2 * size, dtype=torch.int32), [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
+    dist.all_gather_into_tensor(flat, torch.tensor([rank, 3], dtype=torch.int32))
+    dist.all_gather(parts, torch.tensor([rank]))
+    return torch.cat([flat.long(), *parts])
+
+
+def exchanged() -> torch.Tensor:
+    made = torch.zeros(size, dtype=torch.int64)
+    dist.all_to_all_single(made, torch.arange(size) + 10 * rank)
+    return torch.cat([made, functional.all_to_all_single(made, None, None, world) + 0])
+
+
+def counted() -> torch.Tensor:
+    count = (torch.arange(10, device="cpu") != rank).sum().cuda()
+    return functional.all_reduce(count, "sum", world) + functional.all_reduce(torch.tensor(True), "min", world)
+
+
+def reduced_to_root() -> torch.Tensor:
+    tensor = torch.tensor([rank + 1])
+    dist.reduce(tensor, 0)
+    return tensor if rank == 0 else torch.tensor([0])
+
+
+def sent() -> torch.Tensor:
+    tensor = torch.tensor([4, 5, rank]) if rank == 0 else torch.zeros(3, dtype=torch.int64)
+    if rank < 2:
+        dist.send(tensor, 1) if rank == 0 else dist.recv(tensor, 0)
+    return tensor
+
+
+seen = {
+    "sum": reduced(dist.ReduceOp.SUM), "largest": reduced(dist.ReduceOp.MAX), "mean": reduced(dist.ReduceOp.AVG),
+    "broadcast": broadcast(), "gathered": gathered(), "exchanged": exchanged(), "counted": counted(),
+    "reduced to the root": reduced_to_root(), "sent": sent(),
+}  # fmt: skip
+Path(f"{sys.argv[1]}.{rank}").write_text(json.dumps({name: tensor.tolist() for name, tensor in seen.items()}))
+dist.destroy_process_group()
