@@ -2,18 +2,18 @@
 
 from tools.docs import words
 
-LIMIT = 35_000
+LIMIT = 33_000
 PAGE = 1_200
 LONGER = {
-    "architecture.md": 3_700,
-    "time.md": 2_400,
-    "command-line.md": 2_300,
-    "trainer.md": 2_000,
-    "memory.md": 2_000,
-    "ranks.md": 1_650,
-    "compilers.md": 1_550,
+    "architecture.md": 3_100,
+    "time.md": 2_350,
+    "command-line.md": 2_000,
+    "trainer.md": 1_850,
+    "memory.md": 1_750,
+    "ranks.md": 1_450,
+    "compilers.md": 1_450,
 }
-"""References that a reader searches rather than reads."""
+"""Pages that a reader searches rather than reads."""
 
 
 def test_all_pages_together_and_each_of_them_are_short() -> None:
@@ -23,5 +23,5 @@ def test_all_pages_together_and_each_of_them_are_short() -> None:
 
 
 def test_what_a_command_writes_is_not_counted() -> None:
-    text = "# Two words\n\n<!--table:steps-->\n\n| no | words |\n\n<!--/-->\n\nIt takes <!--f:a/b/c-->3 ms<!--/-->.\n"
-    assert words.words(text) == len(["#", "Two", "words", "It", "takes", "3", "ms."])
+    text = "# Two words\n\n<!--table:steps-->\n\n| no | words |\n\n<!--/-->\n\n| takes | <!--f:a/b/c-->3 ms<!--/--> |\n"
+    assert words.words(text) == len(["Two", "words", "takes", "3", "ms"])

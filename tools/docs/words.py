@@ -1,4 +1,4 @@
-"""The words that people wrote in docs/*.md, a page a line: neither pages nor tables that a command writes, nor comments.
+"""The words that people wrote in docs/*.md, a page a line, without what commands write: pages, tables, comments.
 
 python -m tools.docs.words
 """
@@ -14,6 +14,7 @@ from tools.docs.figures import TABLE
 GENERATED = {"conformance.md", "conformance-suites.md", "libraries.md", "mission.md", "programs.md"}
 """Pages that a command writes as a whole."""
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+WORD = re.compile(r"\S*\w\S*")
 
 
 def pages() -> list[Path]:
@@ -22,8 +23,8 @@ def pages() -> list[Path]:
 
 
 def words(text: str) -> int:
-    """The words of a page, its code and commands included."""
-    return len(COMMENT.sub("", TABLE.sub("", text)).split())
+    """The words of a page, its code and commands included, but not the bars of its tables."""
+    return len(WORD.findall(COMMENT.sub("", TABLE.sub("", text))))
 
 
 def main() -> None:
