@@ -1,4 +1,4 @@
-"""The import table of docs/architecture.md, as a test."""
+"""Which folder of src/windtunnel may import which; docs/architecture.md says what lives in each."""
 
 from source import Source, sources
 

@@ -6,13 +6,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tools.docs import figures, versions
+from tools.docs import figures, versions, words
 from tools.programs import programs
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in figures.FOLDER.glob("*.json"))
-GENERATED = {"conformance.md", "conformance-suites.md", "mission.md", "programs.md", "errata.md"}
-"""Pages that a command writes as a whole; errata.md quotes what other documents print."""
+GENERATED = words.GENERATED | {"errata.md"}
+"""Pages without numbers of our own: a command writes them, or, errata.md, they quote what other documents print."""
 PAGES = [page for page in figures.pages() if page.name not in GENERATED]
 STATED = tomllib.loads((figures.FOLDER / "stated.toml").read_text(encoding="utf-8"))
 MEASURED = re.compile(
