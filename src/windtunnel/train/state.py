@@ -136,7 +136,7 @@ def _placed(saved: dict[str, object], now: dict[str, Any]) -> dict[str, object]:
     }
 
 
-def scheduler_state(scheduler: Any) -> dict[str, Any]:
+def scheduler_state(scheduler: LRScheduler) -> dict[str, object]:
     """A schedule's state; of the schedules that it holds their own, without the optimizer that they refer to."""
     return {
         name: scheduler_state(value) if isinstance(value, LRScheduler) else value
@@ -144,8 +144,10 @@ def scheduler_state(scheduler: Any) -> dict[str, Any]:
     }
 
 
-def load_scheduler_state(scheduler: Any, state: dict[str, Any]) -> None:
+def load_scheduler_state(scheduler: LRScheduler, state: object) -> None:
+    if not isinstance(state, dict):
+        raise UsageError("the checkpoint is of a different schedule, which holds no other one.")
     held = {name: part for name, part in scheduler.state_dict().items() if isinstance(part, LRScheduler)}
     for name, part in held.items():
-        load_scheduler_state(part, state[name])
+        load_scheduler_state(part, state.get(name))
     scheduler.load_state_dict(state | held)
