@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from importlib import util
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from windtunnel import checks, departure, foreign
+from windtunnel import checks, departure, foreign, guard
 from windtunnel.errors import FileFormatError, UsageError, torch_is_missing
 from windtunnel.import_hook import FRAMEWORKS
 from windtunnel.measure import kineto, record, snapshot
@@ -29,6 +30,8 @@ from windtunnel.variables import FOLDER, MEASURE, OPTIONS, PYTHON
 SHIM = Path(__file__).parent / "shim"
 SIGNAL_S = 0.2
 """Within this time a signal has reached every process of its group."""
+LEFT_S = 1.0
+"""How long processes may take to end after the program that started them."""
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 BETWEEN_RANKS = 64
 """Exit code of a run ended by a fault between its ranks."""
@@ -177,7 +180,7 @@ def guarded(folder: Path) -> Iterator[None]:
     reading, writing = map(_above_standard, os.pipe())
     script = Path(__file__).with_name("guard.py")
     with open(os.devnull, "r+b") as null:
-        guard = subprocess.Popen(
+        watcher = subprocess.Popen(
             [sys.executable, "-I", "-S", str(script), str(reading), FOLDER, str(folder)],
             stdin=null, stdout=null, stderr=null, cwd=os.sep, env={}, start_new_session=True, pass_fds=[reading],
         )  # fmt: skip
@@ -187,7 +190,15 @@ def guarded(folder: Path) -> Iterator[None]:
     finally:
         os.write(writing, b".")
         os.close(writing)
-        guard.wait()
+        watcher.wait()
+
+
+def left_behind(folder: Path) -> list[int]:
+    """The processes of the run in `folder` that outlive its program by more than a moment."""
+    until = time.monotonic() + LEFT_S
+    while (found := guard.processes(f"{FOLDER}={folder}".encode())) and time.monotonic() < until:
+        time.sleep(0.05)
+    return sorted(found)
 
 
 def _above_standard(end: int) -> int:

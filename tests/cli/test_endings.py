@@ -256,6 +256,20 @@ def test_a_kill_of_the_run_leaves_no_process_and_no_folder(tmp_path: Path) -> No
     assert until(lambda: not any(map(alive, family)) and not list(folder.iterdir()))
 
 
+def test_what_a_killed_program_leaves_running_is_named(windtunnel) -> None:
+    """https://github.com/GaTech-RL2/EgoVerse/pull/682: workers that outlived their rank kept seven of eight GPUs."""
+    text = (
+        "import os, subprocess, sys\nto = dict.fromkeys(['stdout', 'stderr'], subprocess.DEVNULL)\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], **to)\n"
+        "print(child.pid, flush=True)\nos.kill(os.getpid(), 9)"
+    )
+    done = windtunnel("run", "-c", text)
+    child = int(done.stdout)
+    assert alive(child)
+    os.kill(child, signal.SIGKILL)
+    assert f"still running: {child}; on real GPUs they would keep the memory that they use" in done.stderr
+
+
 def test_a_program_inherits_the_descriptors_that_it_was_given(tmp_path: Path) -> None:
     """`prog.py <(...)`, `5< file`, and a script that is a named pipe, as under Python itself."""
     script = "import os, sys\nprint(os.read(int(sys.argv[1]), 99), sorted(map(int, os.listdir('/proc/self/fd'))))"

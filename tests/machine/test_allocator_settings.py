@@ -4,7 +4,7 @@ import pytest
 
 from windtunnel.errors import UsageError
 from windtunnel.machine.memory.allocator import CachingAllocator
-from windtunnel.machine.memory.driver import DeviceMemory
+from windtunnel.machine.memory.driver import DeviceMemory, Holder
 from windtunnel.machine.memory.heap import round_size
 from windtunnel.machine.memory.oom_text import OutOfMemory, OutOfMemoryFacts, format_size, message
 from windtunnel.machine.memory.settings import Settings, parse, text_of
@@ -253,6 +253,16 @@ def test_the_text_of_2_10_is_the_one_on_record():
         "memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See "
         "documentation for Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
     )
+
+
+def test_other_processes_are_named_as_on_record():
+    """https://github.com/pytorch/pytorch/blob/v2.6.0/c10/cuda/CUDACachingAllocator.cpp: reportProcessMemoryInfo"""
+    others = (Holder(28800, int(15.53 * MIB)), Holder(54776, int(7.75 * GIB)))
+    facts = FACTS._replace(others=others, process_bytes=222 * MIB)
+    assert (
+        " is free. Process 28800 has 15.53 MiB memory in use. Process 54776 has 7.75 GiB memory in use. Including "
+        "non-PyTorch memory, this process has 222.00 MiB memory in use. Of the allocated memory "
+    ) in message(facts, (2, 6))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 PROGRAMS = sorted((HERE / "programs").glob("*.py"))
 GO_ON = (
     "wait-missing", "unused-parameters", "samplers-disagree", "unequal-replicas", "uninitialized-read", "known-error",
-    "context-on-other-gpu",
+    "context-on-other-gpu", "out-of-memory",
 )  # fmt: skip
 """Findings that do not end a run: the program goes on, or ends by its own error."""
 FINDING = re.compile(r"# finding: (?P<code>[a-z-]+)")

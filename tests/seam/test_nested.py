@@ -111,6 +111,17 @@ def test_nested_tensors_are_multiplied_part_by_part() -> None:
     assert all(torch.equal(a, b) for a, b in zip(product.unbind(), beside.unbind(), strict=True))
 
 
+@pytest.mark.parametrize("mask", [0.0, float("-inf")])
+def test_masked_parts_of_a_nested_tensor_have_a_softmax(mask: float) -> None:
+    """https://github.com/pytorch/pytorch/blob/v2.6.0/test/test_nestedtensor.py: test_sdpa"""
+    parts = [torch.full((length, 4), mask) for length in LENGTHS]
+    nested = torch.nested.nested_tensor(parts, device="cuda")
+    found, masked = torch._safe_softmax(nested, -1), torch.all(nested.eq(float("-inf")), -1, keepdim=True)
+    for part, softmax, whole in zip(parts, found.unbind(), masked.unbind(), strict=True):
+        assert torch.equal(softmax.cpu(), torch._safe_softmax(part, -1))
+        assert whole.cpu().flatten().tolist() == [mask != 0] * len(part)
+
+
 def test_a_stream_is_recorded_for_all_that_a_jagged_tensor_is_made_of(session: Session) -> None:
     def used_on(stream: torch.cuda.Stream, recorded: bool) -> set[int]:
         values, offsets = torch.ones(1024, 8, device="cuda"), torch.tensor([0, 500, 1024], device="cuda")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -307,6 +308,43 @@ def test_an_error_of_the_writer_is_raised(tmp_path):
         checkpoints.close()
 
 
+class Warmup(torch.optim.lr_scheduler.LRScheduler):
+    """Goes over to another schedule after an epoch, as that of ildoonet/pytorch-gradual-warmup-lr does."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.after = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float]:
+        return self.base_lrs if self.last_epoch < 1 else self.after.get_last_lr()
+
+    def step(self) -> None:
+        if self.last_epoch >= 1:
+            self.after.step()
+        super().step()
+
+
+def test_a_schedule_that_holds_another_is_resumed(tmp_path):
+    """https://github.com/ildoonet/pytorch-gradual-warmup-lr/issues/27: the resumed one led another optimizer."""
+
+    def train(folder: str, crash: int | None = None, resume: bool = False) -> tuple[nn.Module, float]:
+        model = network()
+        optimizer = ADAM(model.parameters())
+        trainer = Trainer(5, progress=False, checkpoint=tmp_path / folder, callbacks=[Crash(crash)] if crash else [])
+        with contextlib.suppress(RuntimeError):
+            trainer.fit(
+                model, DataLoader(TensorDataset(*housing()), 16), loss=nn.MSELoss(), optimizer=optimizer,
+                scheduler=Warmup(optimizer), resume=resume,
+            )  # fmt: skip
+        return model, optimizer.param_groups[0]["lr"]
+
+    whole, rate = train("whole")
+    train("cut", crash=25)
+    resumed, again = train("cut", resume=True)
+    assert torch.equal(weights(resumed), weights(whole))
+    assert again == rate == 0.01 / 2**4
+
+
 PROGRAM = """
 import sys, torch
 sys.path.insert(0, {helpers!r})
@@ -333,6 +371,43 @@ def test_preemption_saves_and_exits_with_a_code(number, tmp_path):
     child.stdout.close()
     state = Checkpoints(tmp_path / "checkpoints").load()
     assert state["position"]["step"] >= 20
+
+
+class Told(nn.Module):
+    """A network that gets SIGTERM in the given forward pass of its evaluations."""
+
+    def __init__(self, at: int | None) -> None:
+        super().__init__()
+        self.network, self.at, self.passes = network(dropout=0.3), at, 0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.passes += not self.training
+        if not self.training and self.passes == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return self.network(inputs)
+
+
+@pytest.mark.parametrize("every_steps", [None, 7])
+@pytest.mark.parametrize("at", [2, 8])
+def test_a_validation_is_left_for_a_signal(at, every_steps, tmp_path):
+    """https://github.com/goodfire-ai/spd/issues/677: a signal waited for the end of the evaluation."""
+
+    def train(folder: str, at: int | None, resume: bool = False) -> tuple[Told, list[dict]]:
+        model = Told(at)
+        torch.manual_seed(5)
+        checkpoints = Checkpoints(tmp_path / folder, every_steps=every_steps, every_epochs=None)
+        validation = DataLoader(Noisy(), 20, shuffle=True)
+        trainer = Trainer(2, progress=False, checkpoint=checkpoints)
+        with pytest.raises(SystemExit, match=str(128 + signal.SIGTERM)) if at else contextlib.nullcontext():
+            trainer.fit(model, loader(), validation, loss=nn.MSELoss(), optimizer=ADAM, resume=resume)
+        return model, trainer.history
+
+    whole, history = train("whole", None)
+    assert train("left", at)[0].passes == at
+    assert [folder.name for folder in folders(tmp_path / "left")][-1] == f"step-{7 if at == 2 else 14:010}"
+    resumed, again = train("left", None, resume=True)
+    assert torch.equal(weights(resumed), weights(whole))
+    assert again == history
 
 
 LONG_ENOUGH_TO_BE_INTERRUPTED = """

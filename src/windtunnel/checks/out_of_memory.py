@@ -22,6 +22,10 @@ CHECKPOINT = (
 )
 MIN_LOADED = 0.01
 """Of what is in use, the share from which on a loaded checkpoint is named, should it not have made room by itself."""
+OTHERS = (
+    "give each process a GPU of its own: `torch.cuda.set_device(local_rank)`, checkpoints with `map_location`; or end "
+    "the processes that hold it"
+)
 ON_PURPOSE = "`--fault` refused the memory on purpose: check that the program recovers, or ends, as it should"
 
 
@@ -31,8 +35,8 @@ class OutOfMemory(NoteCheck):
     ## What it does
     Explains an out-of-memory error: how much was asked for, how much was free, and which lines held the most, when the
     history of allocations was kept. A checkpoint that `torch.load` put on the GPU and that is neither a model's nor an
-    optimizer's is named without it. Where the program caught the error and went on, with kernels after it, the severity
-    is `info`.
+    optimizer's is named without it, and so is what other processes hold of the GPU. Where the program caught the error
+    and went on, with kernels after it, the severity is `info`.
 
     ## Why it is bad
     The program ends there, and the time that it took to get there is lost.
@@ -76,10 +80,8 @@ class OutOfMemory(NoteCheck):
         if refused:
             found = [one._replace(advice=ON_PURPOSE) if one.site[:2] in refused else one for one in found]
         if not len(trace.memory):
-            return [
-                one if one.advice in (CHECKPOINT, ON_PURPOSE) else one._replace(advice=_hint(one, trace) + one.advice)
-                for one in found
-            ]
+            said = (CHECKPOINT, OTHERS, ON_PURPOSE)
+            return [one if one.advice in said else one._replace(advice=_hint(one, trace) + one.advice) for one in found]
         return [
             finding._replace(
                 message=finding.message + holders_words(holders(trace, finding.device, "oom", finding.site))
@@ -95,6 +97,8 @@ class OutOfMemory(NoteCheck):
         asked = format_bytes(line.number("requested_bytes"))
         free, total = line.number("free_bytes"), line.number("memory_bytes")
         held = f", {format_bytes(line.number('allocated_bytes'))} in use" if line.number("allocated_bytes") else ""
+        if line.number("others_bytes"):
+            held += f", {format_bytes(line.number('others_bytes'))} held by other processes"
         where = f"tried to allocate {asked} on cuda:{line.number('device')}; "
         if _by_checkpoint(line):
             size = format_bytes(line.number("loaded_bytes"))
@@ -108,6 +112,8 @@ class OutOfMemory(NoteCheck):
         """What makes room, judged by what was reserved but not used."""
         if _by_checkpoint(line):
             return CHECKPOINT
+        if line.number("others_bytes") + line.number("free_bytes") >= line.number("requested_bytes") > 0:
+            return OTHERS
         unused = line.number("reserved_bytes") - line.number("allocated_bytes")
         if unused >= line.number("requested_bytes") > 0:
             return FRAGMENTED

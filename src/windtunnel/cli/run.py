@@ -212,6 +212,12 @@ def command(program: str | None, arguments: tuple[str, ...], **options: Any) -> 
             code = INTERRUPTED  # the elastic agent ends with 1, which says nothing
         if isinstance(output, Output):
             output.ended()
+        left = launch.left_behind(folder) if code and not (interrupted or options["quiet"]) else []
+        if left:
+            _say(
+                f"of the processes that the program started, still running: {', '.join(map(str, left))}; on real GPUs "
+                "they would keep the memory that they use"
+            )
         wanted = gates or outputs or options["as_json"] or not options["quiet"]
         failed = 0 < code <= 128 and not interrupted
         if wanted:

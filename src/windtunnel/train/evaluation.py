@@ -14,6 +14,7 @@ from windtunnel.train.metrics import Metrics
 from windtunnel.train.modes import eval_mode
 from windtunnel.train.precision import Precision
 from windtunnel.train.step import Forward
+from windtunnel.train.stop import Preempted, StopRequest
 from windtunnel.train.strategies import SingleDevice
 
 
@@ -25,11 +26,17 @@ def evaluate(
     metrics: Metrics,
     strategy: SingleDevice,
     precision: Precision,
+    stop: StopRequest | None = None,
 ) -> dict[str, float]:
-    """The means over all samples of all processes, with the model and the loss in eval mode. One wait, at the end."""
+    """The means over all samples of all processes, with the model and the loss in eval mode. One wait, at the end.
+
+    Raises Preempted between two batches once `stop` has seen a signal.
+    """
     metrics.reset()
     with torch.no_grad(), eval_mode(model, loss):
         for batch, size, _ in feed.epoch(0):
+            if stop is not None and stop.signal:
+                raise Preempted
             with precision.autocast(strategy.device):
                 result = forward(batch)
             metrics.add("loss", result.loss, size)

@@ -21,11 +21,14 @@ from windtunnel.train.state import (
     load_loose_parameters,
     load_model_state,
     load_optimizer_state,
+    load_scheduler_state,
     loose_parameters,
     model_state,
     optimizer_state,
+    scheduler_state,
 )
 from windtunnel.train.step import Result, Step
+from windtunnel.train.stop import Preempted
 
 if TYPE_CHECKING:
     from windtunnel.train.training import Training
@@ -39,10 +42,6 @@ class Position:
     batches: int = 0
     samples: int = 0
     step: int = 0
-
-
-class Preempted(Exception):  # noqa: N818  (it ends the loop; nobody is told of an error)
-    """A signal asked the training to stop, and the state has been saved."""
 
 
 class Loop:
@@ -261,7 +260,7 @@ class Loop:
         self._log_rest()
         means = self.metrics.compute(self.strategy.sum_over_ranks if self.strategy.world_size > 1 else None)
         values = {f"train_{name}": value for name, value in means.items()}
-        values |= {f"val_{name}": value for name, value in self.validate().items()}
+        values |= {f"val_{name}": value for name, value in self._validate().items()}
         if self.scheduler is not None and self.schedule_every == "epoch":
             self._step_scheduler(values)
         trainer.history.append({"epoch": position.epoch, **values})
@@ -281,6 +280,22 @@ class Loop:
         if asked:
             trainer.stop_request.signal = asked
             raise Preempted
+
+    def _validate(self) -> dict[str, float]:
+        """The validation's means. Where a signal ends it early, the state before it is saved: a resume validates."""
+        if self.checkpoints is None:
+            return self.validate()
+        random, generators = random_state(), generator_states(self._generators)
+        try:
+            return self.validate()
+        except Preempted:
+            restore_random_state(random)
+            for generator, state in zip(self._generators, generators, strict=True):
+                generator.set_state(state)
+            saves = self.checkpoints.every_steps
+            if saves is None or self.position.step % saves:
+                self.save(epoch_ended=False)
+            raise
 
     def _log_rest(self) -> None:
         """Log the values still being copied, before something else waits for them."""
@@ -310,7 +325,7 @@ class Loop:
             "loss": model_state(loss, self.strategy) if loss is not None else None,
             "loose": loose_parameters(trainer.model, loss, optimizer),
             "optimizer": optimizer_state(trainer.model, loss, optimizer, self.strategy),
-            "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
+            "scheduler": scheduler_state(self.scheduler) if self.scheduler is not None else None,
             "scaler": self.step.scaler.state_dict() if self.step.scaler is not None else None,
             "position": asdict(self.position),
             "seed": self.seed,
@@ -343,7 +358,7 @@ class Loop:
         if "optimizer" not in parts:
             load_optimizer_state(trainer.model, loss, optimizer, state["optimizer"], strategy, as_given)
         if self.scheduler is not None and state["scheduler"] is not None and not as_given:
-            self.scheduler.load_state_dict(state["scheduler"])
+            load_scheduler_state(self.scheduler, state["scheduler"])
         if self.step.scaler is not None and state["scaler"]:
             self.step.scaler.load_state_dict(state["scaler"])
         self.position = Position(**state["position"])

@@ -79,6 +79,11 @@ class Metrics:
         """Whether `update` has anything to do."""
         return bool(self._functions or self._objects)
 
+    @property
+    def has_objects(self) -> bool:
+        """Whether there are metric objects, which training and validation share."""
+        return bool(self._objects)
+
     def to(self, device: torch.device) -> Metrics:
         """Move torchmetrics objects to `device`."""
         self._device = device

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from windtunnel import torch as wt
 from windtunnel.errors import UsageError
@@ -133,3 +134,20 @@ def _placed(saved: dict[str, object], now: dict[str, Any]) -> dict[str, object]:
         key: wt.to(value, now[key].device) if isinstance(now.get(key), torch.Tensor) else value
         for key, value in saved.items()
     }
+
+
+def scheduler_state(scheduler: LRScheduler) -> dict[str, object]:
+    """A schedule's state; of the schedules that it holds their own, without the optimizer that they refer to."""
+    return {
+        name: scheduler_state(value) if isinstance(value, LRScheduler) else value
+        for name, value in scheduler.state_dict().items()
+    }
+
+
+def load_scheduler_state(scheduler: LRScheduler, state: object) -> None:
+    if not isinstance(state, dict):
+        raise UsageError("the checkpoint is of a different schedule, which holds no other one.")
+    held = {name: part for name, part in scheduler.state_dict().items() if isinstance(part, LRScheduler)}
+    for name, part in held.items():
+        load_scheduler_state(part, state.get(name))
+    scheduler.load_state_dict(state | held)

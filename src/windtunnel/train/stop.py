@@ -10,6 +10,10 @@ from types import FrameType, TracebackType
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
 
 
+class Preempted(Exception):  # noqa: N818  (it ends the loop; nobody is told of an error)
+    """A signal asked the training to stop."""
+
+
 class StopRequest:
     """`with StopRequest() as stop`: `stop.signal` is the number of the signal received, otherwise 0.
 

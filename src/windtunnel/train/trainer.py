@@ -24,7 +24,7 @@ from windtunnel.train.graph import GraphStep, why_not
 from windtunnel.train.hooks import TrainerBase
 from windtunnel.train.layout import wants_channels_last
 from windtunnel.train.loggers import Logger, make_loggers
-from windtunnel.train.loop import Loop, Preempted
+from windtunnel.train.loop import Loop
 from windtunnel.train.metrics import Metrics
 from windtunnel.train.module import Module, set_scratch_params_device
 from windtunnel.train.precision import Precision, PrecisionName
@@ -33,7 +33,7 @@ from windtunnel.train.recipe import of_optimizer, of_schedule, of_training
 from windtunnel.train.reproducible import deterministic_algorithms, seed_all
 from windtunnel.train.state import loose_parameters
 from windtunnel.train.step import ModuleStep, Step
-from windtunnel.train.stop import StopRequest
+from windtunnel.train.stop import Preempted, StopRequest
 from windtunnel.train.strategies import SingleDevice, choose
 
 
@@ -293,7 +293,11 @@ class Trainer(TrainerBase):
             return dict
         gathered, loss = self._metrics(metrics), step.loss
         forward = build.forward_of(step.runner, self.model, loss, "validation_step", self.placement.splits_batches)
-        return lambda: evaluate(self.model, loss, forward, feed, gathered, self.placement, self.precision)
+        leaves = self.placement.world_size == 1 and not gathered.has_objects  # whose counts of the epoch are lost
+        return lambda: evaluate(
+            self.model, loss, forward, feed, gathered, self.placement, self.precision,
+            self.stop_request if leaves else None,
+        )  # fmt: skip
 
     def _make_loop(
         self,

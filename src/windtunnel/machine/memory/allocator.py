@@ -357,11 +357,12 @@ class CachingAllocator:
             device_free=free,
             allocated=self._all.bytes,
             reserved=self._all.reserved,
-            process_bytes=self.driver.total_bytes - free,
+            process_bytes=self.driver.occupied_bytes + self.driver.reserved_bytes,
             allowed_bytes=self._allowed,
             pool_bytes=sum(pool.free_bytes for pool in self.pools.values()),
             rejected=rejected,
             expandable_segments=self.settings.expandable_segments,
+            others=tuple(self.driver.others()),
         )
 
     # Free

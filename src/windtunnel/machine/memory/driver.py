@@ -1,7 +1,8 @@
 """The part of the CUDA driver that hands out device memory: sizes, counts and addresses, no bytes.
 
 A `DeviceMemory` stands for one GPU's memory as `cudaMalloc`, `cudaFree` and the virtual memory calls see it. The
-caching allocator of a process is one customer; a context, libraries and other processes are `occupied` bytes.
+caching allocator of a process is one customer; its context and libraries are `occupied` bytes. `others` is what further
+processes hold.
 
 Addresses behave as in memory snapshots recorded on Linux (cranberrii/ftcourse `memory_snapshot.pickle`, 152 calls of
 cudaMalloc): the driver takes address space from the system in multiples of 32 MiB, each new range below the earlier
@@ -32,6 +33,13 @@ class MemoryInfo(NamedTuple):
 
     free: int
     total: int
+
+
+class Holder(NamedTuple):
+    """A process that holds memory of a GPU: its number, and the bytes, its context included."""
+
+    pid: int
+    used_bytes: int
 
 
 class AddressSpace:
@@ -138,8 +146,8 @@ class AddressSpace:
 class DeviceMemory:
     """Memory of one GPU. Addresses are deterministic, 2 MiB aligned and unique per device.
 
-    `total_bytes` is what `cudaMemGetInfo` calls total, `occupied_bytes` what is used by anybody but the customers of
-    this object (the CUDA context, libraries, other processes); it may be changed at any time. `on_call` hears of each
+    `total_bytes` is what `cudaMemGetInfo` calls total, `occupied_bytes` what this process uses beside the customers of
+    this object (the CUDA context, libraries); it may be changed at any time. `on_call` hears of each
     call with its name and size, so that somebody can charge its time. Where it is `overcommitted`, requests are served
     beyond the total, so that what a program needs can be seen where it does not fit. `xid` is the number of the last of
     NVIDIA's Xid errors that the GPU has had, 0 for none.
@@ -179,7 +187,12 @@ class DeviceMemory:
     @property
     def free_bytes(self) -> int:
         """Bytes that a `cudaMalloc` could still get."""
-        return max(0, self.total_bytes - self.occupied_bytes - self.reserved_bytes)
+        others = sum(holder.used_bytes for holder in self.others())
+        return max(0, self.total_bytes - self.occupied_bytes - self.reserved_bytes - others)
+
+    def others(self) -> list[Holder]:
+        """The other processes that hold memory of this GPU now."""
+        return []
 
     def info(self) -> MemoryInfo:
         """What `cudaMemGetInfo` returns."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from windtunnel.machine.memory.driver import Holder
+
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
@@ -12,10 +14,11 @@ class OutOfMemory(Exception):  # noqa: N818 - the name of the event, not an erro
 
     `size` is the rounded request, `alloc_size` the segment that was asked for (what PyTorch's text prints),
     `allowed_bytes` the limit of the memory fraction (None without one), `pool_bytes` what private pools hold free,
-    `rejected` says that `throw_on_cudamalloc_oom` refused before the driver was asked.
+    `others` are the other processes on the GPU, `rejected` says that `throw_on_cudamalloc_oom` refused before the
+    driver was asked.
     """
 
-    def __init__(self, **facts: int | bool | None) -> None:
+    def __init__(self, **facts: int | bool | tuple[Holder, ...] | None) -> None:
         self.facts = OutOfMemoryFacts(**facts)  # type: ignore[arg-type]
         super().__init__(message(self.facts))
 
@@ -37,6 +40,7 @@ class OutOfMemoryFacts(NamedTuple):
     pool_bytes: int = 0
     rejected: bool = False
     expandable_segments: bool = False
+    others: tuple[Holder, ...] = ()
 
 
 def format_size(size: int) -> str:
@@ -75,6 +79,7 @@ def message(facts: OutOfMemoryFacts, version: tuple[int, int] = (2, 6)) -> str:
             f" per_process_memory_fraction limit. Requested size: {format_size(facts.requested)}"
         )
     allowed = "" if facts.allowed_bytes is None else f"{format_size(facts.allowed_bytes)} allowed; "
+    others = "".join(f"Process {pid} has {format_size(used)} memory in use. " for pid, used in facts.others)
     process = f"Including non-PyTorch memory, this process has {format_size(facts.process_bytes)} memory in use. "
     pools = ""
     if facts.pool_bytes:
@@ -83,7 +88,7 @@ def message(facts: OutOfMemoryFacts, version: tuple[int, int] = (2, 6)) -> str:
     return (
         f"CUDA out of memory. Tried to allocate {format_size(facts.alloc_size)}. GPU {facts.device} has a total"
         f" capacity of {format_size(facts.device_total)} of which {format_size(facts.device_free)} is free."
-        f" {process}{allowed}Of the allocated memory {format_size(used)} is allocated by PyTorch, {pools}and"
+        f" {others}{process}{allowed}Of the allocated memory {format_size(used)} is allocated by PyTorch, {pools}and"
         f" {format_size(facts.reserved - used)} is reserved by PyTorch but unallocated." + _advice(facts, version)
     )
 

@@ -42,7 +42,7 @@ def _dimensions(call: Call, tensor: torch.Tensor) -> Sequence[int]:
 
 def _reduce(call: Call, element: int, vt0: int = 4) -> Need:
     tensor = call.inputs[0]
-    if tensor.layout is not torch.strided or tensor.dim() == 0:
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.dim() == 0:
         return NOTHING
     found = staging(tensor.shape, tensor.stride(), _dimensions(call, tensor), element, call.gpu, vt0)
     return Need(found) if any(found) else NOTHING

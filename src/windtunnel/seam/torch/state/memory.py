@@ -155,9 +155,12 @@ class Memory:
         for observer in self.observers:
             observer(facts.device, facts.alloc_size, total, facts.device_free)
         site, size = self.loaded.held(facts.device)
-        loaded: dict[str, str | int] = {}
+        held: dict[str, str | int] = {}
         if size:
-            loaded = {"loaded_bytes": size, "loaded_at": str(self.core.machine.trace.sites[site])}
+            held = {"loaded_bytes": size, "loaded_at": str(self.core.machine.trace.sites[site])}
+        others = sum(holder.used_bytes for holder in facts.others)
+        if others:
+            held["others_bytes"] = others
         self.notes.note(
             "out-of-memory",
             self.core.site(),
@@ -167,7 +170,7 @@ class Memory:
             memory_bytes=total,
             allocated_bytes=facts.allocated,
             reserved_bytes=facts.reserved,
-            **loaded,
+            **held,
         )
         return torch.cuda.OutOfMemoryError(message(facts, (VERSION[0], VERSION[1])))
 
