@@ -143,6 +143,62 @@ PROGRAMS = [
         block=(32,),
     ),
     Program(
+        "written by one of two readers",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ volatile float s[32];
+  int t = threadIdx_x;
+  float v = 0;
+  s[t] = x[t];
+  __syncwarp();
+  if (t < 2) v = s[0];
+  if (t == 1) s[0] = v + 1.f;  // fault: warp-race
+  y[t + 32 * blockIdx_x] = v;
+}""",
+        block=(32,),
+    ),
+    Program(
+        "written by the last of all readers",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ volatile float s[32];
+  int t = threadIdx_x;
+  s[t] = x[t];
+  __syncwarp();
+  float v = s[0];
+  if (t == 31) s[0] = v + 1.f;  // fault: warp-race
+  y[t + 32 * blockIdx_x] = v;
+}""",
+        block=(32,),
+    ),
+    Program(
+        "written by one of two readers, right",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ volatile float s[32];
+  int t = threadIdx_x;
+  float v = 0;
+  s[t] = x[t];
+  __syncwarp();
+  if (t < 2) v = s[0];
+  __syncwarp();
+  if (t == 1) s[0] = v + 1.f;
+  if (t == 1) s[0] = s[0] + 1.f;
+  y[t + 32 * blockIdx_x] = v;
+}""",
+        block=(32,),
+    ),
+    Program(
+        "read by two warps, written by one",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ volatile float s[64];
+  int t = threadIdx_x;
+  s[t] = x[t];
+  __syncthreads();
+  float v = s[0];
+  __syncwarp();
+  if (t == 40) s[0] = v + 1.f;  // fault: shared-race
+  if (blockIdx_x == 0) y[t] = v;
+}""",
+    ),
+    Program(
         "uninitialized shared",
         """KERNEL k(float *x, float *y, int n) {
   __shared__ float s[64];

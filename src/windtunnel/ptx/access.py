@@ -28,7 +28,11 @@ PERMIT = f"""define internal {MASK} @wt_permit({ADDRESSES} %a, {MASK} %m, {TOLD}
   %result = bitcast i32 %ok to {MASK}
   ret {MASK} %result
 }}"""
-DECLARATIONS = {"wt_access": "declare i32 @wt_access(ptr, i32, i32, i32, i32, ptr, ptr)", "wt_permit": PERMIT}
+DECLARATIONS = {
+    "wt_access": "declare i32 @wt_access(ptr, i32, i32, i32, i32, ptr, ptr)",
+    "wt_groups": "declare i32 @wt_groups(i32, i32, i64, i64, i64, i64, i32, i32, i32, ptr, ptr)",
+    "wt_permit": PERMIT,
+}
 REDUCTIONS = ("or", "umin", "umax")
 FIRST = [lane - lane % GROUP for lane in range(LANES)]
 
@@ -89,6 +93,28 @@ def _made(name: str, *parts: str) -> str:
         text += f"  %{name}.r{j} = insertvalue {SHAPE} {whole}, {type} {part}, {j}\n"
         whole = f"%{name}.r{j}"
     return text + f"  ret {SHAPE} {whole}\n"
+
+
+def permit(size: int) -> str:
+    """The function `permit_SIZE`: which lanes may access, as the runtime says."""
+    text = (
+        f"define internal {MASK} @permit_{size}({ADDRESSES} %a, {MASK} %m, i64 %offset, {TOLD}) alwaysinline {{\n"
+        f"  %shape = call {SHAPE} @shape_{size}({ADDRESSES} %a)\n  %kind = extractvalue {SHAPE} %shape, 0\n"
+        f"  %scattered = icmp eq i32 %kind, {SCATTERED}\n  br i1 %scattered, label %ask, label %groups\ngroups:\n"
+        f"  %bits = bitcast {MASK} %m to i32\n"
+    )
+    for g in range(LANES // GROUP):
+        text += f"  %n{g} = extractelement {ADDRESSES} %a, i32 {g * GROUP}\n  %s{g} = add i64 %n{g}, %offset\n"
+    starts = ", ".join(f"i64 %s{g}" for g in range(LANES // GROUP))
+    text += (
+        f"  %said = call i32 @wt_groups(i32 %kind, i32 %bits, {starts}, i32 {size}, i32 %code, i32 %site, "
+        f"ptr %context, ptr %frame)\n  %good = icmp ne i32 %said, 0\n  br i1 %good, label %go, label %ask\nask:\n"
+    )
+    text += _splat("moved", "%offset") + f"  %at = add {ADDRESSES} %a, %moved\n"
+    return text + (
+        f"  %asked = call {MASK} @wt_permit({ADDRESSES} %at, {MASK} %m, {TOLD}, i32 {size})\n  br label %go\n"
+        f"go:\n  %ok = phi {MASK} [ %m, %groups ], [ %asked, %ask ]\n  ret {MASK} %ok\n}}"
+    )
 
 
 def size_of(name: str) -> int:

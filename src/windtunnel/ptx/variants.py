@@ -59,6 +59,8 @@ def intermediate(kernel: Prepared, instrumented: bool) -> tuple[str, list[str]]:
         text, more = access.shape(size)
         bodies.append(text)
         declared |= more
+        if instrumented:
+            bodies.append(access.permit(size))
     for name in accesses:
         text, more = access.function(name)
         bodies.append(text)

@@ -198,7 +198,7 @@ typedef struct {
 static char *enter(Context *c, Residents *r, int64_t slot) {
   choose(c, (uint64_t)r->block[slot] - 1);
   c->shared_base = r->shared + slot * r->shared_step;
-  if (r->shadow) c->machine->shadow = (Shadow *)(r->shadow + slot * r->shadow_step);
+  if (r->shadow) c->machine->shadow = (uint32_t *)(r->shadow + slot * r->shadow_step);
   return r->frames + slot * c->warps * c->frame_bytes;
 }
 

@@ -106,12 +106,13 @@ def permitted(e: Emitter, i: Instruction, kind: int, space: str, where: Where, s
         low, high = bounds(e, space, site)
         return mask, f"i64 {low}, i64 {high}, i32 {site}, i32 {code}, ptr %context, ptr %frame"
     told = f"i64 0, i64 -1, i32 {site}, i32 {code}, ptr %context, ptr %frame"
-    e.helpers.add("wt_permit")
-    wide = vector("i1")
-    mask = e.assign(
-        f"call {wide} @wt_permit({vector('i64')} {where.vector(e).text}, {wide} {mask}, {told}, i32 {size})"
-    )
-    return mask, told
+    wide, wide_address = vector("i1"), vector("i64")
+    if kind == ATOMIC:
+        e.helpers.add("wt_permit")
+        called = f"wt_permit({wide_address} {where.vector(e).text}, {wide} {mask}, {told}, i32 {size})"
+    else:
+        called = f"permit_{size}({wide_address} {e.lanes(where.base)}, {wide} {mask}, i64 {where.offset}, {told})"
+    return e.assign(f"call {wide} @{called}"), told
 
 
 def load_values(e: Emitter, i: Instruction, space: str, where: Where, type: str, count: int) -> list[Value]:
