@@ -83,7 +83,7 @@ class Frame(Structure):
         ("vote", c_uint32), ("votes", c_int32), ("agreement", c_int32), ("spins", c_int32),
         ("thread", (c_int32 * LANES) * 3), ("held", c_uint32), ("passes", c_uint32),
         ("forced", c_uint32), ("at_barrier", c_uint32), ("named", c_uint32 * LANES), ("missed", c_uint32),
-        ("arrived", c_int32), ("rest", c_uint32 * 10),
+        ("arrived", c_int32), ("straight", c_int32), ("rest", c_uint32 * 9),
     ]  # fmt: skip
 
 

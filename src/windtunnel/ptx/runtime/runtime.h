@@ -139,7 +139,8 @@ typedef struct {
   uint32_t named[LANES];  // 656: whom they wait for
   uint32_t missed;        // 784: lanes that have passed by what the held ones wait at
   int32_t arrived;        // 788: the barrier at which some lanes are already, + 1, while others ask
-  uint32_t rest[10];      // 792
+  int32_t straight;       // 792: the last block left nothing here but what each block sets anew
+  uint32_t rest[9];       // 796
 } Frame;
 
 enum { CHECK = 1, COUNT = 2 };
