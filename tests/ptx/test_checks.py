@@ -143,6 +143,112 @@ PROGRAMS = [
         block=(32,),
     ),
     Program(
+        "written by one of two readers",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ volatile float s[32];
+  int t = threadIdx_x;
+  float v = 0;
+  s[t] = x[t];
+  __syncwarp();
+  if (t < 2) v = s[0];
+  if (t == 1) s[0] = v + 1.f;  // fault: warp-race
+  y[t + 32 * blockIdx_x] = v;
+}""",
+        block=(32,),
+    ),
+    Program(
+        "written by the last of all readers",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ volatile float s[32];
+  int t = threadIdx_x;
+  s[t] = x[t];
+  __syncwarp();
+  float v = s[0];
+  if (t == 31) s[0] = v + 1.f;  // fault: warp-race
+  y[t + 32 * blockIdx_x] = v;
+}""",
+        block=(32,),
+    ),
+    Program(
+        "written by one of two readers, right",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ volatile float s[32];
+  int t = threadIdx_x;
+  float v = 0;
+  s[t] = x[t];
+  __syncwarp();
+  if (t < 2) v = s[0];
+  __syncwarp();
+  if (t == 1) s[0] = v + 1.f;
+  if (t == 1) s[0] = s[0] + 1.f;
+  y[t + 32 * blockIdx_x] = v;
+}""",
+        block=(32,),
+    ),
+    Program(
+        "read by two warps, written by one",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ volatile float s[64];
+  int t = threadIdx_x;
+  s[t] = x[t];
+  __syncthreads();
+  float v = s[0];
+  __syncwarp();
+  if (t == 40) s[0] = v + 1.f;  // fault: shared-race
+  if (blockIdx_x == 0) y[t] = v;
+}""",
+    ),
+    Program(
+        "a tree in a warp",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ volatile float s[32];
+  int t = threadIdx_x;
+  if (t % 16 == 0) { s[t] = x[t]; s[t + 8] = 2.f; }
+  if (t % 8 == 0) s[t + 4] = s[t] + 3.f;  // fault: warp-race
+  __syncwarp();
+  y[t + 32 * blockIdx_x] = t % 4 == 0 ? s[t] : 0.f;
+}""",
+        block=(32,),
+    ),
+    Program(
+        "a tree in a warp, right",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ volatile float s[32];
+  int t = threadIdx_x;
+  if (t % 16 == 0) { s[t] = x[t]; s[t + 8] = 2.f; }
+  __syncwarp();
+  if (t % 8 == 0) s[t + 4] = s[t] + 3.f;
+  __syncwarp();
+  y[t + 32 * blockIdx_x] = t % 4 == 0 ? s[t] : 0.f;
+}""",
+        block=(32,),
+    ),
+    Program(
+        "a tile written while others read the last one",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ float s[64];
+  int t = threadIdx_x;
+  float v = 0;
+  for (int j = 0; j < 2; j++) {
+    s[t] = x[t + j];  // fault: shared-race
+    __syncthreads();
+    for (int i = 0; i < 64; i++) v += s[i];  // fault: shared-race
+    __syncwarp();
+  }
+  if (blockIdx_x == 0) y[t] = v;
+}""",
+    ),
+    Program(
+        "heads of warps that write if they have work",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ float s[4];
+  int t = threadIdx_x;
+  if (t % 16 == 0 && t < 40) s[t / 16] = x[t];
+  __syncthreads();
+  if (blockIdx_x == 0) y[t] = t < 4 ? s[t] : 0.f;  // fault: shared-uninitialized-read
+}""",
+    ),
+    Program(
         "uninitialized shared",
         """KERNEL k(float *x, float *y, int n) {
   __shared__ float s[64];

@@ -8,17 +8,21 @@ from windtunnel.checks._cuda import CudaKernelCheck
 from windtunnel.checks._notes import NotedLine
 from windtunnel.trace.finding import Severity
 
+RETURNED = "missed-barrier"
+
 
 class CudaDivergentBarrier(CudaKernelCheck):
     """Not all threads of a block, or of a warp, reach the same barrier.
 
     ## What it does
     Reports the barrier (`__syncthreads`, `__syncwarp`, a shuffle or a vote with a mask) at which some threads wait
-    while others, which should, wait elsewhere or have ended.
+    while others, which should, wait elsewhere or have ended. Threads that have returned before `__syncthreads` are a
+    warning: GPUs since Volta do not wait for them.
 
     ## Why it is bad
     CUDA leaves undefined what happens: some GPUs hang, others go on as if the missing threads had arrived, and the
-    values that the barrier should protect are read too early.
+    values that the barrier should protect are read too early. Code in which threads return early hangs on GPUs before
+    Volta and on AMD's, and breaks as soon as the missing threads have something to do behind the barrier.
 
     ## Example
     ```cpp
@@ -38,6 +42,12 @@ class CudaDivergentBarrier(CudaKernelCheck):
     code: ClassVar = "cuda-divergent-barrier"
     severity: ClassVar[Severity] = "error"
 
+    def judge(self, line: NotedLine) -> Severity:
+        """A warning where GPUs of today go on."""
+        return "warning" if {note.get("kind") for note in line.notes} == {RETURNED} else self.severity
+
     def advice(self, line: NotedLine) -> str:
         """What to change."""
+        if line.word("kind") == RETURNED:
+            return "keep all threads until the barrier: put a condition around their work, not a return before it"
         return "move the barrier out of the branch, so that all threads reach it"

@@ -1,9 +1,9 @@
 """Loads and stores of a warp, as functions in LLVM IR.
 
-What the 32 addresses look like is found by `shape_SIZE`, which has no side effects: LLVM moves it out of loops and
-uses it again for other offsets from the same addresses. Accesses of which a few sums show that they are inside of
-`low` to `high` and aligned go on at once, as one access where the lanes are neighbours. The others ask the runtime's
-`wt_access`, which finds the allocation, reports what is wrong, and answers with the lanes that may go on."""
+How the 32 addresses lie is found by `look_SIZE`, once in a block of instructions for all offsets from the same
+addresses. Accesses of which a few sums show that they are inside of `low` to `high` and aligned go on at once, as one
+access where the lanes are neighbours. The others ask the runtime's `wt_access`, which finds the allocation, reports
+what is wrong, and answers with the lanes that may go on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ PERMIT = f"""define internal {MASK} @wt_permit({ADDRESSES} %a, {MASK} %m, {TOLD}
   %result = bitcast i32 %ok to {MASK}
   ret {MASK} %result
 }}"""
-DECLARATIONS = {"wt_access": "declare i32 @wt_access(ptr, i32, i32, i32, i32, ptr, ptr)", "wt_permit": PERMIT}
+DECLARATIONS = {
+    "wt_access": "declare i32 @wt_access(ptr, i32, i32, i32, i32, ptr, ptr)",
+    "wt_groups": "declare i32 @wt_groups(i32, i32, i64, i64, i64, i64, i32, i32, i32, ptr, ptr)",
+    "wt_permit": PERMIT,
+}
 REDUCTIONS = ("or", "umin", "umax")
 FIRST = [lane - lane % GROUP for lane in range(LANES)]
 
@@ -45,7 +49,19 @@ def _reduce(name: str, target: str, value: str) -> str:
 
 
 def shape(size: int) -> tuple[str, dict[str, str]]:
-    text = (
+    """The functions `look_SIZE`, which first sees whether all lanes are neighbours, and `shape_SIZE` for the others."""
+    steps = lanes("i64", [lane * size for lane in range(LANES)])
+    text = f"define internal {SHAPE} @look_{size}({ADDRESSES} %a) alwaysinline {{\n"
+    text += f"  %low = extractelement {ADDRESSES} %a, i32 0\n" + _splat("begin", "%low")
+    text += (
+        f"  %line = add {ADDRESSES} %begin, {steps}\n  %off = icmp ne {ADDRESSES} %line, %a\n"
+        f"  %bits = bitcast {MASK} %off to i32\n  %lies = icmp eq i32 %bits, 0\n"
+        f"  br i1 %lies, label %near, label %apart, !prof !1\nnear:\n"
+        f"  %end = add i64 %low, {(LANES - 1) * size}\n"
+    )
+    text += _made("near", str(NEIGHBOURS), "%low", "%end", "%low")
+    text += f"apart:\n  %found = call {SHAPE} @shape_{size}({ADDRESSES} %a)\n  ret {SHAPE} %found\n}}\n"
+    text += (
         f"define internal {SHAPE} @shape_{size}({ADDRESSES} %a) noinline nounwind willreturn "
         f"memory(none) speculatable {{\n"
     )
@@ -91,6 +107,28 @@ def _made(name: str, *parts: str) -> str:
     return text + f"  ret {SHAPE} {whole}\n"
 
 
+def permit(size: int) -> str:
+    """The function `permit_SIZE`: which lanes may access, as the runtime says."""
+    text = (
+        f"define internal {MASK} @permit_{size}({SHAPE} %shape, {ADDRESSES} %a, {MASK} %m, i64 %offset, {TOLD}) "
+        f"alwaysinline {{\n  %kind = extractvalue {SHAPE} %shape, 0\n"
+        f"  %scattered = icmp eq i32 %kind, {SCATTERED}\n  br i1 %scattered, label %ask, label %groups\ngroups:\n"
+        f"  %bits = bitcast {MASK} %m to i32\n"
+    )
+    for g in range(LANES // GROUP):
+        text += f"  %n{g} = extractelement {ADDRESSES} %a, i32 {g * GROUP}\n  %s{g} = add i64 %n{g}, %offset\n"
+    starts = ", ".join(f"i64 %s{g}" for g in range(LANES // GROUP))
+    text += (
+        f"  %said = call i32 @wt_groups(i32 %kind, i32 %bits, {starts}, i32 {size}, i32 %code, i32 %site, "
+        f"ptr %context, ptr %frame)\n  %good = icmp ne i32 %said, 0\n  br i1 %good, label %go, label %ask\nask:\n"
+    )
+    text += _splat("moved", "%offset") + f"  %at = add {ADDRESSES} %a, %moved\n"
+    return text + (
+        f"  %asked = call {MASK} @wt_permit({ADDRESSES} %at, {MASK} %m, {TOLD}, i32 {size})\n  br label %go\n"
+        f"go:\n  %ok = phi {MASK} [ %m, %groups ], [ %asked, %ask ]\n  ret {MASK} %ok\n}}"
+    )
+
+
 def size_of(name: str) -> int:
     found = NAME.match(name)
     assert found, name
@@ -111,31 +149,27 @@ class AccessFunction:
         self.values = "" if self.load else "".join(f", {self.one} %x{j}" for j in range(self.count))
 
     def text(self) -> str:
-        head = f"{ADDRESSES} %a, {MASK} %m, i64 %offset, {TOLD}{self.values}"
+        head = f"{SHAPE} %shape, {ADDRESSES} %a, {MASK} %m, i64 %offset, {TOLD}{self.values}"
         text = f"define internal {self.result} @{self.name}({head}) alwaysinline {{\n"
-        text += f"  %shape = call {SHAPE} @shape_{self.size}({ADDRESSES} %a)\n"
         for j, part in enumerate(("kind", "least", "most", "bits")):
             text += f"  %{part} = extractvalue {SHAPE} %shape, {j}\n"
+        single = self.count == 1
         text += (
             f"  %from = add i64 %least, %offset\n  %to = add i64 %most, %offset\n  %end = add i64 %to, {self.size}\n"
             f"  %above = icmp uge i64 %from, %low\n  %below = icmp ule i64 %end, %high\n"
+            f"  %whole = icmp sge i64 %end, {self.size}\n"  # none wraps around
             f"  %or = or i64 %bits, %offset\n  %odd = and i64 %or, {self.size - 1}\n  %even = icmp eq i64 %odd, 0\n"
             f"  %maskbits = bitcast {MASK} %m to i32\n  %every = icmp eq i32 %maskbits, -1\n"
-            f"  %c1 = and i1 %above, %below\n  %c2 = and i1 %every, %even\n  %fine = and i1 %c1, %c2\n"
-            f"  br i1 %fine, label %go, label %ask\ngo:\n"
+            f"  %c0 = and i1 %whole, %even\n  %c1 = and i1 %above, %below\n  %inside = and i1 %c0, %c1\n"
+            f"  %fine = and i1 %inside, %every\n  br i1 %fine, label %go, label %part\ngo:\n"
             f"  switch i32 %kind, label %scattered [ i32 {NEIGHBOURS}, label %neighbours "
         )
-        single = self.count == 1
         if single:
             text += f"i32 {EIGHTS}, label %eights " + (f"i32 {ONES}, label %ones " if self.load else "")
         text += "]\n" + self._neighbours() + (self._eights() if single else "")
-        text += self._ones() if single and self.load else ""
+        text += (self._ones() if self.load else "") + self._masked() if single else "part:\n  br label %ask\n"
         for label, function in (("scattered", "any"), ("ask", "asked")):
-            text += f"{label}:\n  %moved.{label}.1 = insertelement {ADDRESSES} poison, i64 %offset, i32 0\n"
-            text += (
-                f"  %moved.{label} = shufflevector {ADDRESSES} %moved.{label}.1, {ADDRESSES} poison, {I32} "
-                f"zeroinitializer\n"
-            )
+            text += f"{label}:\n" + _splat(f"moved.{label}", "%offset")
             text += f"  %at.{label} = add {ADDRESSES} %a, %moved.{label}\n"
             passed = f"{ADDRESSES} %at.{label}" + (f", {MASK} %m, {TOLD}" if label == "ask" else "") + self.values
             call = f"call {self.result} @{self.name}_{function}({passed})"
@@ -144,10 +178,33 @@ class AccessFunction:
             )
         return text + "}\n" + self._any() + self._asked()
 
+    def _masked(self) -> str:
+        """Neighbours of which only some take part, with room for all."""
+        named = f"llvm.masked.{'load' if self.load else 'store'}.v{LANES}{self.type}.p0"
+        text = (
+            f"part:\n  %line = icmp eq i32 %kind, {NEIGHBOURS}\n  %some = and i1 %inside, %line\n"
+            f"  br i1 %some, label %masked, label %ask\nmasked:\n  %q = inttoptr i64 %from to ptr\n"
+        )
+        if self.load:
+            return text + (
+                f"  %some.read = call {self.one} @{named}(ptr %q, i32 {self.align}, {MASK} %m, "
+                f"{self.one} zeroinitializer)\n  ret {self.one} %some.read\n"
+            )
+        return text + (f"  call void @{named}({self.one} %x0, ptr %q, i32 {self.align}, {MASK} %m)\n  ret void\n")
+
+    def declared(self) -> dict[str, str]:
+        """What its text needs."""
+        load = f"llvm.masked.load.v{LANES}{self.type}.p0"
+        store = f"llvm.masked.store.v{LANES}{self.type}.p0"
+        if self.count > 1:
+            return dict(DECLARATIONS)
+        if self.load:
+            return DECLARATIONS | {load: f"declare {self.one} @{load}(ptr, i32 immarg, {MASK}, {self.one})"}
+        return DECLARATIONS | {store: f"declare void @{store}({self.one}, ptr, i32 immarg, {MASK})"}
+
     def _neighbours(self) -> str:
         big = f"<{LANES * self.count} x {self.type}>"
-        text = f"neighbours:\n  %f.0 = extractelement {ADDRESSES} %a, i32 0\n  %f.1 = add i64 %f.0, %offset\n"
-        text += "  %p = inttoptr i64 %f.1 to ptr\n"
+        text = "neighbours:\n  %p = inttoptr i64 %from to ptr\n"
         if self.load:
             text += f"  %data = load {big}, ptr %p, align {self.align}\n"
             if self.count == 1:
@@ -273,4 +330,5 @@ class AccessFunction:
 
 def function(name: str) -> tuple[str, dict[str, str]]:
     """The text of an access function, and what it declares."""
-    return AccessFunction(name).text(), dict(DECLARATIONS)
+    made = AccessFunction(name)
+    return made.text(), made.declared()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.ptx import layout as at
+from windtunnel.ptx.access import SHAPE
 from windtunnel.ptx.flow import Graph, fences, tells_others, unsupported, written_and_read
 from windtunnel.ptx.layout import Layout, register_type
 from windtunnel.ptx.syntax import Instruction
@@ -70,6 +71,11 @@ class Emitter(Builder):
         self.cached: dict[str, Value] = {}
         self.dirty: set[str] = set()
         self.helpers: set[str] = set()
+        self.places: dict[tuple[str, str], Value] = {}
+        """The host's addresses of what a base names in a space, as far as this block has made them."""
+        self._spread: dict[str, str] = {}
+        self._shapes: dict[tuple[str, int], str] = {}
+        """How addresses lie that were looked at in this block."""
 
     # Registers
 
@@ -198,6 +204,21 @@ class Emitter(Builder):
             )
         raise UnsupportedError(f"The kernel reads the special register {name}, which windtunnel does not emulate")
 
+    def spread_once(self, value: Value) -> str:
+        """The value as a vector, made once in this block."""
+        if not value.uniform:
+            return value.text
+        if value.text not in self._spread:
+            self._spread[value.text] = self.lanes(value)
+        return self._spread[value.text]
+
+    def shape(self, addresses: str, size: int) -> str:
+        """How the lanes' addresses lie, as `access.py` knows it."""
+        key = addresses, size
+        if key not in self._shapes:
+            self._shapes[key] = self.assign(f"call {SHAPE} @look_{size}({vector('i64')} {addresses})")
+        return f"{SHAPE} {self._shapes[key]}"
+
     def running(self) -> str:
         return self.mask or FULL
 
@@ -205,6 +226,9 @@ class Emitter(Builder):
 
     def block(self, index: int) -> None:
         block = self.graph.blocks[index]
+        self.places.clear()
+        self._shapes.clear()
+        self._spread.clear()
         for instruction in block:
             self.mask = self.base
             if instruction.guard:

@@ -18,7 +18,7 @@ from windtunnel.errors import MissingPackageError, UsageError
 from windtunnel.folders import private_folder, user_cache
 
 RUNTIME = Path(__file__).parent / "runtime"
-FILES = ("schedule", "checks", "atomics", "numbers", "functions")
+FILES = ("schedule", "checks", "shadows", "counts", "atomics", "numbers", "functions")
 FLAGS = [
     "-O3",
     "-ffreestanding",

@@ -16,13 +16,15 @@ from windtunnel.ptx.engine import Code, runtime_address
 from windtunnel.ptx.faults import KINDS, TRAPS, Incident, KernelFault, sentence
 from windtunnel.ptx.layout import Layout
 from windtunnel.ptx.memory import Allocation, Memory, TouchedRange, zeroed
+from windtunnel.ptx.shadows import SHADOWS, Shadow
 from windtunnel.ptx.structures import (
     CHECK,
     COUNT,
     LANES,
     ORDER_BYTES,
-    SEEN,
+    SEEN_BYTES,
     SHADOW_BYTES,
+    SHADOW_HEAD,
     Context,
     Fault,
     Frame,
@@ -155,6 +157,7 @@ class Run:
         self.kernel, self.parameters, self.files, self.request = kernel, parameters, files, request
         self.code, self.folder, self.idle = code, folder, idle
         self.kept: list[object] = []
+        self.shadows: list[Shadow] = []
         self.table = list(variables)
         block, self.block_of_parameters = aligned(len(request.arguments) + 64)
         ctypes.memmove(self.block_of_parameters, request.arguments, len(request.arguments))
@@ -191,6 +194,8 @@ class Run:
             found.start for value, _, _ in self._addresses() if (found := self.request.memory.allocation(value))
         }
         pointers |= {v.start for v in self.table}
+        self.machine.base, self.round = SHADOWS.numbers(self.request.blocks + 1)
+        self.machine.several = self.machine.base + self.request.blocks + 1
         regions = (Region * max(len(self.regions), 1))()
         for index, region in enumerate(self.regions):
             entry = regions[index]
@@ -200,16 +205,14 @@ class Run:
                 self.kept.append(view)
                 entry.blank = ctypes.addressof(view)
             if region.start in pointers and self.request.checks != "none":
-                entry.writer, entry.reader = (
-                    self._zeroed(region.size + 8, dense=self.request.checks == "all") for _ in range(2)
-                )
+                entry.writer, entry.reader = (self._shadow(region.size + 8) for _ in range(2))
         shared = self.kernel.layout.shared_bytes + self.request.dynamic_shared + 64
         machine = self.machine
         machine.regions, machine.region_count = regions, len(self.regions)
         machine.faults, machine.fault_room = self.faults, FAULT_ROOM
         machine.output, machine.output_room = self.output, OUTPUT_BYTES
         if self.request.checks != "none":
-            machine.shadow = self._zeroed(SHADOW_BYTES * shared)
+            machine.shadow = self._zeroed(SHADOW_HEAD + SHADOW_BYTES * shared)
         machine.epoch, machine.shared_room = 1, shared
         narrow = any(0 < site.size < 4 and site.space in ("shared", "generic") for site in self.sites)
         machine.grain = 0 if narrow else 2
@@ -218,7 +221,7 @@ class Run:
             setattr(machine, name, ctypes.cast(getattr(ctypes.pythonapi, function), ctypes.c_void_p))
         if self.kernel.graph.fenced and self.request.checks != "none":
             machine.order = self._zeroed(ORDER_BYTES * self.request.blocks)
-        machine.seen, machine.seen_by = self._zeroed(8 * SEEN), self._zeroed(8 * SEEN)
+        machine.seen = self._shadow(SEEN_BYTES)
         mapped = getattr(self.request.memory, "mapped", None)
         if mapped is not None:
             callback = MAPPED(lambda address: int(mapped(address)))
@@ -227,6 +230,11 @@ class Run:
         modes = ROUNDING.get(platform.machine(), ROUNDING["aarch64" if "arm" in platform.machine() else "x86_64"])
         table = (ctypes.c_int64 * 4)(*modes)
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(runtime_address(self.folder, "wt_modes"))(ctypes.addressof(table))
+
+    def _shadow(self, size: int) -> int:
+        shadow = SHADOWS.take(size, dense=self.request.checks == "all")
+        self.shadows.append(shadow)
+        return shadow.address
 
     def _zeroed(self, size: int, dense: bool = False) -> int:
         memory = zeroed(size, dense)
@@ -256,6 +264,8 @@ class Run:
         frames = idle.pop() if idle else Frames(self.kernel.layout, self.request.block)
         launch = self._run(frames)
         idle.append(frames)
+        for shadow in self.shadows:
+            SHADOWS.give(shadow, self.round)
         return launch
 
     def _run(self, frames: Frames) -> Launch:
@@ -331,7 +341,7 @@ class Run:
         residents.local, residents.local_step = self._zeroed(warps * local), local
         residents.shared, residents.shared_step = self._zeroed(room * shared), shared
         if self.request.checks != "none":
-            residents.shadow_step = SHADOW_BYTES * self.machine.shared_room
+            residents.shadow_step = SHADOW_HEAD + SHADOW_BYTES * self.machine.shared_room
             residents.shadow = self._zeroed(room * residents.shadow_step)
         residents.block, residents.at_grid = self._zeroed(8 * room), self._zeroed(4 * room)
         codes = [self.instrumented, self.code(False) if looked_at else self.instrumented]

@@ -17,7 +17,7 @@ THREAD_INDEX = 256
 HELD, PASSES, FORCED = 640, 644, 648
 BUDGET, LOOPS = 148, 1 << 22
 REGISTERS = 832
-SITE_BYTES = 64
+SITE_BYTES = 72
 WHOLE_GRID = 16
 """The number of the barrier of all blocks, beside a block's 16."""
 WHOLE, PARTIAL = "whole", "partial"

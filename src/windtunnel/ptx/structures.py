@@ -6,11 +6,12 @@ import ctypes
 from ctypes import POINTER, Structure, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
 LANES = 32
-SEEN = 1 << 16
+SEEN_BYTES = 16 << 14
+"""Of the table of lines that a block has touched."""
 ORDER_BYTES = 12
 """`Order` of runtime.h."""
-SHADOW_BYTES = 36
-"""`Shadow` of runtime.h."""
+SHADOW_BYTES, SHADOW_HEAD = 28, 64
+"""Of a cell of shared memory, and before the first one."""
 CHECK, COUNT = 1, 2
 
 
@@ -22,7 +23,7 @@ class Region(Structure):
 class SiteCounts(Structure):
     _fields_ = [("low", c_uint64), ("high", c_uint64), ("requests", c_uint64), ("lanes", c_uint64), ("sectors",
         c_uint64),
-                ("wavefronts", c_uint64), ("bytes", c_uint64), ("lines", c_uint64)]  # fmt: skip
+                ("wavefronts", c_uint64), ("bytes", c_uint64), ("lines", c_uint64), ("region", c_void_p)]  # fmt: skip
 
 
 class Fault(Structure):
@@ -39,10 +40,11 @@ class Machine(Structure):
         ("shadow", c_void_p),
         ("epoch", c_uint32), ("shared_room", c_int32), ("grain", c_int32), ("access", c_uint32), ("warp_epoch",
         c_uint32 * 64), ("clock", c_uint64),
-        ("mapped", c_void_p), ("seen", c_void_p), ("seen_by", c_void_p), ("distinct_loads", c_uint64),
+        ("mapped", c_void_p), ("seen", c_void_p), ("distinct_loads", c_uint64),
         ("distinct_stores", c_uint64),
         ("let_go", c_void_p), ("take_back", c_void_p), ("signals", c_void_p), ("thread", c_void_p),
         ("most_loops", c_int64), ("order", c_void_p), ("time", c_uint32), ("grid_barriers", c_int32),
+        ("base", c_uint32), ("several", c_uint32),
     ]  # fmt: skip
 
 
@@ -81,7 +83,7 @@ class Frame(Structure):
         ("vote", c_uint32), ("votes", c_int32), ("agreement", c_int32), ("spins", c_int32),
         ("thread", (c_int32 * LANES) * 3), ("held", c_uint32), ("passes", c_uint32),
         ("forced", c_uint32), ("at_barrier", c_uint32), ("named", c_uint32 * LANES), ("missed", c_uint32),
-        ("arrived", c_int32), ("rest", c_uint32 * 10),
+        ("arrived", c_int32), ("straight", c_int32), ("rest", c_uint32 * 9),
     ]  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from windtunnel.ptx.syntax import Function as Parsed
 from windtunnel.ptx.syntax import Source
 
 LEVEL = 1
+LIKELY = '!1 = !{!"branch_weights", i32 1000, i32 1}'
 
 
 @dataclass
@@ -59,12 +60,14 @@ def intermediate(kernel: Prepared, instrumented: bool) -> tuple[str, list[str]]:
         text, more = access.shape(size)
         bodies.append(text)
         declared |= more
+        if instrumented:
+            bodies.append(access.permit(size))
     for name in accesses:
         text, more = access.function(name)
         bodies.append(text)
         declared |= more
     if helpers:
         declared |= access.DECLARATIONS
-    text = "\n".join([*declared.values(), *bodies, "!0 = !{}"])
+    text = "\n".join([*declared.values(), *bodies, "!0 = !{}", LIKELY])
     needs = re.findall(r"^declare \S+ @(wt_\w+)\(", "\n".join(declared.values()), re.M)
     return text, needs

@@ -21,254 +21,87 @@ static Region *find(Machine *m, uint64_t address) {
 
 static int crooked(uint64_t address, int size) { return (address & (uint64_t)(size - 1)) != 0; }
 
-// Whether the block touches a sector for the first time, as far as the table's room goes.
-static int fresh(Context *c, uint64_t sector) {
-  Machine *m = c->machine;
-  uint64_t me = c->linear + 1, at = sector * 0x9e3779b97f4a7c15ull >> 48;
-  for (int probe = 0; probe < 4; probe++, at = (at + 1) & (SEEN - 1)) {
-    if (m->seen_by[at] != me) { m->seen_by[at] = me, m->seen[at] = sector; return 1; }
-    if (m->seen[at] == sector) return 0;
-  }
-  m->seen[at] = sector;
-  return 1;
-}
+// A warp's access that is one run of neighbours, or four of eight lanes each (all neighbours, or all at one place):
+// answers 0 unless all of it is good, with nothing to report. The shapes are access.py's.
+enum { NEIGHBOURS, EIGHTS, ONES };
+enum { GROUP = 8 };
 
-static void count_sectors(Context *c, int kind, Site *s, const uint64_t *a, uint32_t bits, int size) {
-  uint64_t seen[4 * LANES];
-  int n = 0;
-  for (uint32_t b = bits; b; b &= b - 1) {
-    uint64_t first = a[__builtin_ctz(b)] >> 5, last = (a[__builtin_ctz(b)] + size - 1) >> 5;
-    for (uint64_t q = first; q <= last; q++) {
-      int j = n - 1;
-      while (j >= 0 && seen[j] != q) j--;
-      if (j >= 0) continue;
-      int k = n - 1;
-      while (k >= 0 && seen[k] >> 2 != q >> 2) k--;
-      if (k < 0) s->lines++;
-      seen[n++] = q;
-    }
-  }
-  if (kind >= 0)
-    for (int j = 0; j < n; j++)
-      if (fresh(c, seen[j])) *(kind == LOAD ? &c->machine->distinct_loads : &c->machine->distinct_stores) += 1;
-  s->requests++, s->sectors += n, s->lanes += __builtin_popcount(bits), s->bytes += (uint64_t)__builtin_popcount(bits) * size;
-}
+typedef struct {
+  uint64_t starts[4], low, high, bytes; // of each run
+  int runs, size, shape, kind, site, lane, lanes;
+  uint32_t bits;
+} Groups;
 
-// Bank conflicts: the most different words in one of 32 banks; wide accesses go in two or four parts of the warp.
-static void count_wavefronts(Site *s, const uint64_t *a, uint32_t bits, int size) {
-  int parts = size > 4 ? size / 4 : 1, width = LANES / parts;
-  for (int part = 0; part < parts; part++) {
-    int most = 0;
-    uint8_t in_bank[32] = {0};
-    uint64_t words[32][LANES];
-    for (int lane = part * width; lane < (part + 1) * width; lane++) {
-      if (!(bits >> lane & 1)) continue;
-      for (int k = 0; k < parts; k++) {
-        uint64_t word = (a[lane] >> 2) + k;
-        int bank = word & 31, j = in_bank[bank] - 1;
-        while (j >= 0 && words[bank][j] != word) j--;
-        if (j >= 0) continue;
-        words[bank][in_bank[bank]++] = word;
-        if (in_bank[bank] > most) most = in_bank[bank];
-      }
-    }
-    s->wavefronts += most;
-  }
-  s->requests++, s->lanes += __builtin_popcount(bits), s->bytes += (uint64_t)__builtin_popcount(bits) * size;
-}
-
-// Shadow words of neighbouring lanes, all at once; answers 0 if there is something to report.
-static int quiet(Region *r, uint64_t offset, int bytes, int kind, uint32_t me) {
-  int n = bytes / 4;
-  uint32_t bad = 0, *restrict writer = r->writer + offset / 4, *restrict reader = r->reader + offset / 4;
-  if (kind == LOAD) {
-    if (r->blank)
-      for (int i = 0; i < bytes; i++) bad |= r->blank[offset + i];
-    if (r->writer && !bad) {
-      for (int i = 0; i < n; i++) bad |= writer[i] && writer[i] != me && !(writer[i] >> 31);
-      if (!bad)
-        for (int i = 0; i < n; i++) reader[i] = reader[i] && reader[i] != me ? MANY : me;
-    }
-    return !bad;
-  }
-  if (r->writer) {
-    for (int i = 0; i < n; i++) bad |= (writer[i] && (writer[i] & MANY) != me) | (reader[i] && reader[i] != me);
-    if (bad) return 0;
-    for (int i = 0; i < n; i++) writer[i] = me;
-  }
-  if (r->blank) memset(r->blank + offset, 0, bytes);
-  return 1;
-}
-
-// A whole warp at neighbouring addresses of one allocation, with nothing to report: answers 0 if it is not that.
-static int together(Context *c, const uint64_t *a, int size, int kind, int site) {
-  Machine *m = c->machine;
-  uint64_t differs = 0, bytes = (uint64_t)size * LANES;
-  for (int i = 0; i < LANES; i++) differs |= a[i] ^ (a[0] + (uint64_t)i * size);
-  if (differs || crooked(a[0], size)) return 0;
-  Site *s = &c->sites[site];
-  Region *r = find(m, a[0]);
-  if (!r || a[0] + bytes > r->high) return 0;
-  uint64_t offset = a[0] - r->low;
-  if (c->checking & CHECK && (r->low & 3 || !quiet(r, offset, (int)bytes, kind, (uint32_t)c->linear + 1))) return 0;
-  r->touched |= kind == LOAD ? READ : WRITTEN;
-  if (a[0] < r->touched_low || !r->touched_high) r->touched_low = a[0];
-  if (a[0] + bytes > r->touched_high) r->touched_high = a[0] + bytes;
-  s->low = r->low, s->high = r->high;
-  if (c->checking & COUNT) {
-    uint64_t base = (uint64_t)(r - m->regions + 1) << 40, first = (base + offset) >> 5, last = (base + offset + bytes - 1) >> 5;
-    s->requests++, s->lanes += LANES, s->bytes += bytes, s->sectors += last - first + 1, s->lines += (last >> 2) - (first >> 2) + 1;
-    for (uint64_t q = first; q <= last; q++)
-      if (fresh(c, q)) *(kind == LOAD ? &m->distinct_loads : &m->distinct_stores) += 1;
-  }
-  return 1;
-}
-
-// Whether what a block did is handed on to this one: it has passed a fence and an atomic or the like since, and this one
-// has asked for such. What is handed on by one variable is taken for handed on by all.
-static int ordered(Context *c, uint32_t block) {
-  Order *order = c->machine->order;
-  if (!order) return 0;
-  uint32_t acquired = order[c->linear].acquired;
-  if (block == MANY) return acquired > 0;
-  return order[block - 1].released && order[block - 1].released <= acquired;
-}
-
-void wt_fence(Context *c) {
-  if (c->machine->order) c->machine->order[c->linear].fenced = 1;
-}
-
-// An access of global memory by which blocks tell each other: an atomic, or a volatile one.
-void wt_order(int bits, Context *c) {
-  Machine *m = c->machine;
-  if (!m->order || !bits) return;
-  Order *own = &m->order[c->linear];
-  own->acquired = m->time;
-  if (own->fenced) own->released = ++m->time;
-}
-
-static void global_shadow(Context *c, Region *r, uint64_t p, int size, int site, int thread, int kind) {
-  uint64_t offset = p - r->low;
-  uint32_t me = (uint32_t)c->linear + 1;
-  if (kind != STORE && r->blank) {
-    int unset = 0;
-    for (int j = 0; j < size; j++) unset |= r->blank[offset + j];
-    if (unset) report(c, UNINITIALIZED, site, thread, 0, p, (int64_t)offset);
-  }
-  if (!r->writer) return;
-  for (uint64_t w = offset / 4; w <= (offset + size - 1) / 4; w++) {
-    uint32_t wrote = r->writer[w], read = r->reader[w];
-    if (kind == LOAD) {
-      if (wrote && wrote != me && !(wrote >> 31) && !ordered(c, wrote)) report(c, CONFLICT, site, thread, (int)wrote - 1, p, 0);
-      r->reader[w] = read && read != me ? MANY : me;
-    } else if (kind == STORE) {
-      if (size >= 4) {
-        if (wrote && (wrote & MANY) != me && !ordered(c, wrote & MANY)) report(c, CONFLICT, site, thread, (int)(wrote & MANY) - 1, p, 1);
-        if (read && read != me && !ordered(c, read)) report(c, CONFLICT, site, thread, read == MANY ? -1 : (int)read - 1, p, 2);
-        r->writer[w] = me;
-      }
-    } else r->writer[w] = me | 0x80000000u;
-  }
-}
-
-// Two accesses to a byte, one of them a write, need a barrier between two warps, and `__syncwarp` between two lanes of a warp.
-static int unordered(uint32_t then, uint32_t now, uint32_t warp_then, uint32_t warp_now, uint32_t access, uint32_t this, int other, int me) {
-  if (then != now || other == me) return 0;
-  if (other == 65535 || other / LANES != me / LANES) return RACE;
-  return warp_then == warp_now && access != this ? WARP_RACE : 0;
-}
-
-// What looked like a read of memory that nothing wrote was a read before its write: a race.
-static void too_early(Context *c, int kind, int site, int reader, int writer, uint64_t offset) {
-  Machine *m = c->machine;
-  for (int64_t i = 0; i < m->fault_count; i++)
-    if (m->faults[i].site == site && m->faults[i].kind == SHARED_UNINITIALIZED) { m->faults[i] = m->faults[--m->fault_count]; break; }
-  report(c, kind, site, reader == 65535 ? 0 : reader, writer, offset, 1);
-}
-
-static void shared_shadow(Context *c, uint64_t offset, int size, int site, int thread, int kind) {
-  Machine *m = c->machine;
-  uint32_t epoch = m->epoch, warp_epoch = m->warp_epoch[thread / LANES & 63], me = (uint32_t)c->linear + 1;
-  for (uint64_t q = offset >> m->grain; q <= (offset + size - 1) >> m->grain; q++) {
-    Shadow *s = &m->shadow[q];
-    if (kind != STORE && s->written != me) {
-      report(c, SHARED_UNINITIALIZED, site, thread, 0, offset, 0);
-      s->written = me, s->early_site = site + 1;
-    }
-    if (kind == ATOMIC) { s->written = me; continue; }
-    int w = s->write_thread, r = s->read_thread;
-    int wrote = unordered(s->write_epoch, epoch, s->write_warp_epoch, warp_epoch, s->write_access, m->access, w, thread);
-    if (wrote) report(c, wrote, site, thread, w, offset, kind);
-    if (kind == LOAD) {
-      if (s->read_epoch == epoch && r != thread) s->read_thread = r != 65535 && r / LANES == thread / LANES ? thread : 65535;
-      else s->read_epoch = epoch, s->read_thread = thread;
-      s->read_warp_epoch = warp_epoch, s->read_access = m->access;
-      continue;
-    }
-    int read = unordered(s->read_epoch, epoch, s->read_warp_epoch, warp_epoch, s->read_access, m->access, r, thread);
-    if (read && s->early_site && s->written == me) too_early(c, read, s->early_site - 1, r, thread, offset);
-    else if (read) report(c, read, site, thread, r == 65535 ? -1 : r, offset, 2);
-    s->write_epoch = epoch, s->write_thread = thread, s->write_warp_epoch = warp_epoch, s->write_access = m->access;
-    if (s->written != me) s->early_site = 0;
-    s->written = me;
-  }
-}
-
-// A warp's access of whole words of shared memory, all good: the usual case of shared_shadow without its questions.
-static void shared_words(Context *c, Frame *f, const uint64_t *a, uint32_t bits, int size, int site, int kind) {
-  Machine *m = c->machine;
-  uint32_t epoch = m->epoch, warp_epoch = m->warp_epoch[f->warp & 63], me = (uint32_t)c->linear + 1, twice = 0;
-  if (kind == LOAD && size == 4 && bits == 0xffffffffu) { // lanes that read what a later one reads, too
-    for (int i = 0; i < LANES - 1; i++) twice |= (uint32_t)(a[i] == a[i + 1]) << i;
-    for (int i = 0; i < LANES / 2; i++) twice |= (uint32_t)(a[i] == a[i + LANES / 2]) << i;
-  }
-  for (uint32_t b = bits & ~twice; b; b &= b - 1) {
-    int lane = __builtin_ctz(b), thread = f->warp * LANES + lane;
-    uint64_t offset = a[lane] - c->shared_base;
-    Shadow *s = &m->shadow[offset >> 2];
-    if (twice && (s->written != me || s->write_epoch == epoch)) { // each lane has to be asked who wrote it
-      twice = 0, b = bits;
-      lane = __builtin_ctz(b), thread = f->warp * LANES + lane, offset = a[lane] - c->shared_base, s = &m->shadow[offset >> 2];
-    }
-    if (size == 4 && kind == LOAD && s->written == me && (s->write_epoch != epoch || s->write_thread == thread)) {
-      if (s->read_epoch != epoch) s->read_epoch = epoch, s->read_thread = thread;
-      else if (s->read_thread != thread) s->read_thread = s->read_thread / LANES == thread / LANES ? thread : 65535;
-      s->read_warp_epoch = warp_epoch, s->read_access = m->access;
-    } else if (size == 4 && kind == STORE && s->write_epoch != epoch && s->read_epoch != epoch) {
-      s->write_epoch = epoch, s->write_thread = thread, s->write_warp_epoch = warp_epoch, s->write_access = m->access;
-      s->early_site = s->written == me ? s->early_site : 0, s->written = me;
-    } else shared_shadow(c, offset, size, site, thread, kind);
-  }
-}
-
-// A warp's access of shared memory with no lane outside or crooked; answers 0 if there is one.
-static int in_shared(Context *c, Frame *f, const uint64_t *a, uint32_t bits, int size, int kind, int site) {
-  uint64_t over = 0, odd = 0, limit = (uint64_t)c->shared_bytes - size, first = a[__builtin_ctz(bits)], strange = 0, rising = 0;
-  uint64_t low = first, high = first;
-  if (c->shared_bytes < size) return 0;
-  for (int i = 0; i < LANES; i++) {
-    uint64_t here = bits >> i & 1 ? a[i] : first;
-    low = here < low ? here : low, high = here > high ? here : high;
-    over |= here - c->shared_base > limit, odd |= here, strange |= here ^ first, rising |= a[i] ^ (a[0] + (uint64_t)i * size);
-  }
-  if (over || crooked(odd, size)) return 0;
+static int shared_groups(Context *c, Frame *f, const Groups *g) {
+  uint64_t end = g->high + g->bytes;
+  if (g->low < c->shared_base || end > c->shared_base + (uint64_t)c->shared_bytes) return 0;
   if (c->checking & CHECK) {
-    if (c->machine->grain == 2) shared_words(c, f, a, bits, size, site, kind);
-    else
-      for (uint32_t b = bits; b; b &= b - 1) {
-        int lane = __builtin_ctz(b);
-        shared_shadow(c, a[lane] - c->shared_base, size, site, f->warp * LANES + lane, kind);
-      }
+    if (g->size < 1 << c->machine->grain || (g->shape == ONES && g->kind != LOAD)) return 0;
+    for (int k = 0; k < g->runs; k++) {
+      uint64_t offset = g->starts[k] - c->shared_base;
+      int good = g->shape == ONES ? shared_one(c, offset, g->size, f->warp, g->bits & 0xffu << GROUP * k)
+                                  : shared_run(c, offset, (int)g->bytes, g->size, f->warp, g->lane + GROUP * k, g->kind);
+      if (!good) return 0;
+    }
   }
   if (c->checking & COUNT) {
-    Site *s = &c->sites[site];
-    int near = size <= 4 && (high >> 2) - (low >> 2) < 32; // no two words are of one bank
-    if (!strange || near || (!rising && bits == 0xffffffffu)) { // one place, or neighbours
-      s->wavefronts += !strange || size <= 4 ? 1 : size / 4;
-      s->requests++, s->lanes += __builtin_popcount(bits), s->bytes += (uint64_t)__builtin_popcount(bits) * size;
-    } else count_wavefronts(s, a, bits, size);
+    Site *s = &c->sites[g->site];
+    int one = g->shape == ONES && g->low == g->high, near = g->size <= 4 && (end - 1) / 4 - g->low / 4 < 32; // no two words of a bank
+    if (one || near || (g->shape == NEIGHBOURS && g->lanes == LANES)) {
+      s->wavefronts += one || g->size <= 4 ? 1 : g->size / 4;
+      s->requests++, s->lanes += g->lanes, s->bytes += (uint64_t)g->lanes * g->size;
+    } else {
+      uint64_t a[LANES];
+      for (int i = 0; i < LANES; i++)
+        a[i] = g->shape == NEIGHBOURS ? g->starts[0] + (uint64_t)(i - g->lane) * g->size
+                                      : g->starts[i / GROUP] + (g->shape == ONES ? 0 : (uint64_t)(i % GROUP) * g->size);
+      count_wavefronts(s, a, g->bits, g->size);
+    }
   }
   return 1;
+}
+
+static int global_groups(Context *c, const Groups *g) {
+  Site *s = &c->sites[g->site];
+  Region *r = s->region;
+  if (!r || g->low < r->low || g->low >= r->high) r = find(c->machine, g->low);
+  if (!r || g->high + g->bytes > r->high) return 0;
+  if (c->checking & CHECK) {
+    if (r->low & 3 || (g->size < 4 && ((g->starts[0] | g->starts[1] | g->starts[2] | g->starts[3] | g->bytes) & 3))) return 0;
+    for (int k = 0; k < g->runs; k++)
+      if (!global_run(c, r, g->starts[k] - r->low, (int)g->bytes, g->size, g->kind)) return 0;
+  }
+  r->touched |= g->kind == LOAD ? READ : WRITTEN;
+  if (g->low < r->touched_low || !r->touched_high) r->touched_low = g->low;
+  if (g->high + g->bytes > r->touched_high) r->touched_high = g->high + g->bytes;
+  s->low = r->low, s->high = r->high, s->region = r;
+  if (c->checking & COUNT) {
+    uint64_t base = ((uint64_t)(r - c->machine->regions + 1) << 40) - r->low, places[4];
+    for (int k = 0; k < g->runs; k++) places[k] = base + g->starts[k];
+    count_runs(c, g->kind, s, places, g->runs, g->bytes, g->lanes, g->size);
+  }
+  return 1;
+}
+
+int wt_groups(int shape, int bits, uint64_t a, uint64_t b, uint64_t d, uint64_t e, int size, int code, int site, Context *c, Frame *f) {
+  Groups g = {{a, b, d, e}, .runs = 4, .size = size, .shape = shape, .kind = code & 15, .site = site, .lanes = LANES, .bits = (uint32_t)bits};
+  int space = code >> 4, good = 0;
+  if (c->trap || !bits || space > 1) return 0;
+  if (shape == NEIGHBOURS) { // of the lanes that take part, if these are neighbours
+    uint32_t rest = g.bits >> __builtin_ctz(g.bits);
+    if (rest & (rest + 1)) return 0;
+    g.lane = __builtin_ctz(g.bits), g.lanes = __builtin_popcount(g.bits), g.runs = 1;
+    g.starts[0] += (uint64_t)g.lane * size;
+    g.starts[1] = g.starts[2] = g.starts[3] = g.starts[0];
+  } else if (bits != -1) return 0;
+  g.bytes = (uint64_t)size * (shape == ONES ? 1 : shape == EIGHTS ? GROUP : g.lanes);
+  g.low = g.high = a = g.starts[0];
+  for (int k = 1; k < 4; k++) g.low = g.starts[k] < g.low ? g.starts[k] : g.low, g.high = g.starts[k] > g.high ? g.starts[k] : g.high, a |= g.starts[k];
+  if (crooked(a, size)) return 0;
+  c->machine->access++;
+  good = space ? shared_groups(c, f, &g) : global_groups(c, &g);
+  c->machine->access -= !good; // it is asked for lane by lane
+  return good;
 }
 
 static void wrong(Context *c, int kind, int site, int thread, uint64_t address, int64_t detail) {
@@ -294,8 +127,6 @@ int wt_access(const uint64_t *a, int bits, int size, int code, int site, Context
   uint64_t place[LANES]; // as a GPU would see it: allocations are aligned, local memory lies lane beside lane
   if (c->trap) return 0;
   m->access++;
-  if (space == 0 && kind != ATOMIC && bits == -1 && size >= 4 && together(c, a, size, kind, site)) return -1;
-  if (space == 1 && bits && in_shared(c, f, a, (uint32_t)bits, size, kind, site)) return bits;
   for (uint32_t b = (uint32_t)bits; b; b &= b - 1) {
     int lane = __builtin_ctz(b), thread = f->warp * LANES + lane;
     uint64_t p = a[lane];
@@ -335,13 +166,17 @@ int wt_access(const uint64_t *a, int bits, int size, int code, int site, Context
   if (last && space == 0) c->sites[site].low = last->low, c->sites[site].high = last->high;
   if (c->checking & COUNT) {
     if (shared & good) count_wavefronts(&c->sites[site], a, shared & good, size);
-    if (good & ~shared) count_sectors(c, last ? kind : -1, &c->sites[site], place, good & ~shared, size);
+    if (good & ~shared) count_lanes(c, last ? kind : -1, &c->sites[site], place, good & ~shared, size);
   }
   return (int)good;
 }
 
 // A block begins: what blocks before it did to shared memory is of another epoch.
-void wt_block(Context *c) { c->machine->epoch++; }
+void wt_block(Context *c) {
+  Machine *m = c->machine;
+  if (m->shadow) m->shadow[0] = ++m->epoch;
+  m->epoch++;
+}
 
 void wt_meet(const uint32_t *named, int bits, int site, Context *c, Frame *f) {
   Machine *m = c->machine;

@@ -33,15 +33,70 @@ static inline double power_of_two(double x) {
   return r * double_of(((uint64_t)k << 52) + (1023ull << 52)); // the low bits of `whole` are n
 }
 static inline double limited(double x) { return x < -1000.0 ? -1000.0 : x > 1000.0 ? 1000.0 : x; }
+// The following ones are for results in float: their relative error is below 1e-10, and lanes go in vectors. Coefficients
+// are fits at Chebyshev's points.
+#define SERIES(NAME, ...)                                                                                              \
+  static inline double NAME(double x) {                                                                               \
+    _Pragma("clang fp contract(fast)") const double c[] = {__VA_ARGS__};                                              \
+    double r = c[sizeof c / 8 - 1];                                                                                   \
+    for (int k = sizeof c / 8 - 2; k >= 0; k--) r = r * x + c[k];                                                     \
+    return r;                                                                                                         \
+  }
+SERIES(exp2_series, 0.99999999995954847, 0.69314718054592972, 0.24022651213595367, 0.055504109412174062, 0.0096180256029284802, 0.0013333450559028491, 0.00015469731984045393, 1.5310081603349563e-05)
+SERIES(atanh_series, 1.0000000000044313, 0.33333332590466996, 0.20000198988900028, 0.14267110094840452, 0.11816140470109167)
+SERIES(sine_series, 0.99999999999545752, -0.16666666630194357, 0.0083333286469307235, -0.00019839161328383086, 2.7169683059515662e-06)
+SERIES(cosine_series, 0.999999999950131, -0.49999999599570544, 0.041666615208461835, -0.0013886573215477649, 2.4375696452776505e-05)
+SERIES(erf_series, 1.1283791670623626, -0.37612638475993548, 0.11283782622069155, -0.026865438310536435, 0.0052210534121810113, -0.00084843965423144841, 0.00011268253819636467, -9.6735905648000761e-06) // erf(x) / x of x^2, to 1
+SERIES(erfc_series, -0.00016623510427038468, 1.1294779546269897, 0.63341438646518511, 0.108213713526359, -0.025081559440152536, 0.0041585908452627003, -0.00043228073884436172, 2.0940136662319471e-05) // -log(erfc(x)), 1 to 4
+
+static inline double short_power_of_two(double x) {
+  double whole = x + 6755399441055744.0, n = whole - 6755399441055744.0;
+  int64_t k;
+  memcpy(&k, &whole, 8);
+  return exp2_series(x - n) * double_of(((uint64_t)k << 52) + (1023ull << 52));
+}
 static inline float exponential(float x, double scale) { // an underflow is zero and an overflow infinite in float
   double y = (double)x * scale;
-  float r = (float)power_of_two(limited(y));
+  float r = (float)short_power_of_two(limited(y));
   return x != x ? float_of(0x7fffffff) : r;
+}
+static inline float logarithm(float x, double scale) {
+  _Pragma("clang fp contract(fast)") double wide = (double)x;
+  uint64_t bits;
+  memcpy(&bits, &wide, 8);
+  int64_t exponent = (int64_t)(bits - 0x3fe6a09e667f3bcdull) >> 52; // of a mantissa between the roots of 1/2 and 2
+  double m = double_of(bits - ((uint64_t)exponent << 52)), s = (m - 1.0) / (m + 1.0);
+  float r = (float)(((double)(int32_t)exponent * 0.69314718055994531 + 2.0 * s * atanh_series(s * s)) * scale);
+  float edge = x == 0.0f ? float_of(0xff800000) : x > 0.0f ? x : float_of(0x7fffffff); // infinity stays; NaN, or below zero
+  return x > 0.0f && x < float_of(0x7f800000) ? r : edge;
+}
+static inline float error_function(float x) {
+  double size = x < 0 ? -(double)x : (double)x, inner = size < 4.0 ? size : 4.0;
+  double small = size * erf_series(size * size), large = 1.0 - short_power_of_two(-1.4426950408889634074 * erfc_series(inner));
+  float r = (float)(size < 1.0 ? small : large);
+  return x != x ? float_of(0x7fffffff) : float_of(bits_of(r) | (bits_of(x) & 0x80000000));
+}
+// Of arguments that are not too large: the sine, or the cosine by a quarter of a turn more.
+#define FEW_TURNS 100000.0f
+static inline float circular(float x, int quarters) {
+  _Pragma("clang fp contract(fast)") double whole = (double)x * 0.63661977236758134308 + 6755399441055744.0, n = whole - 6755399441055744.0;
+  double r = ((double)x - n * 1.5707963267341256) - n * 6.077100506506192e-11, q = r * r;
+  int64_t turn;
+  memcpy(&turn, &whole, 8);
+  turn += quarters;
+  double sine = r * sine_series(q), cosine = cosine_series(q), value = turn & 1 ? cosine : sine;
+  float out = (float)(turn & 2 ? -value : value);
+  return x == 0.0f && !quarters ? x : out;
+}
+static int few_turns(const float *x) {
+  int few = 1;
+  for (int i = 0; i < LANES; i++) few &= x[i] < FEW_TURNS && x[i] > -FEW_TURNS;
+  return few;
 }
 
 #define LOOP for (int i = 0; i < LANES; i++)
 void wt_ex2_float(float *out, const float *x) { LOOP out[i] = exponential(x[i], 1.0); }
-void wt_lg2_float(float *out, const float *x) { LOOP out[i] = nan_of((float)log2((double)x[i])); }
+void wt_lg2_float(float *out, const float *x) { LOOP out[i] = logarithm(x[i], 1.4426950408889634074); }
 // The unit takes turns, not radians: x / 2 pi is rounded towards zero to a float, so large arguments have no fraction.
 static double turns(float x) {
   uint32_t size = bits_of(x) & 0x7fffffff;
@@ -153,20 +208,33 @@ static double rhypot(double x, double y) { return 1.0 / hypot(x, y); }
 #define ONE(NAME, F)                                                                                                   \
   void wt__nv_##NAME##f(float *out, const float *x) { LOOP out[i] = nan_of((float)F((double)x[i])); }                 \
   void wt__nv_##NAME(double *out, const double *x) { LOOP out[i] = F(x[i]); }
+#define WIDE(NAME) void wt__nv_##NAME(double *out, const double *x) { LOOP out[i] = NAME(x[i]); }
 #define TWO(NAME)                                                                                                      \
   void wt__nv_##NAME##f(float *out, const float *x, const float *y) { LOOP out[i] = nan_of((float)NAME((double)x[i], (double)y[i])); } \
   void wt__nv_##NAME(double *out, const double *x, const double *y) { LOOP out[i] = NAME(x[i], y[i]); }
 void wt__nv_expf(float *out, const float *x) { LOOP out[i] = exponential(x[i], 1.4426950408889634074); }
 void wt__nv_exp2f(float *out, const float *x) { LOOP out[i] = exponential(x[i], 1.0); }
 void wt__nv_exp10f(float *out, const float *x) { LOOP out[i] = exponential(x[i], 3.3219280948873623479); }
+void wt__nv_logf(float *out, const float *x) { LOOP out[i] = logarithm(x[i], 1.0); }
+void wt__nv_log2f(float *out, const float *x) { LOOP out[i] = logarithm(x[i], 1.4426950408889634074); }
+void wt__nv_log10f(float *out, const float *x) { LOOP out[i] = logarithm(x[i], 0.43429448190325182765); }
+void wt__nv_erff(float *out, const float *x) { LOOP out[i] = error_function(x[i]); }
+void wt__nv_sinf(float *out, const float *x) {
+  if (few_turns(x)) LOOP out[i] = circular(x[i], 0);
+  else LOOP out[i] = nan_of((float)sin((double)x[i]));
+}
+void wt__nv_cosf(float *out, const float *x) {
+  if (few_turns(x)) LOOP out[i] = circular(x[i], 1);
+  else LOOP out[i] = nan_of((float)cos((double)x[i]));
+}
 void wt__nv_exp(double *out, const double *x) { LOOP out[i] = exp(x[i]); }
 void wt__nv_exp2(double *out, const double *x) { LOOP out[i] = exp2(x[i]); }
 void wt__nv_exp10(double *out, const double *x) { LOOP out[i] = exp10_(x[i]); }
 void wt__nv_tanhf(float *out, const float *x) { wt_tanh_float(out, x); }
 void wt__nv_tanh(double *out, const double *x) { LOOP out[i] = tanh(x[i]); }
-ONE(expm1, expm1) ONE(log, log) ONE(log2, log2) ONE(log10, log10) ONE(log1p, log1p) ONE(sin, sin) ONE(cos, cos) ONE(tan, tan)
+ONE(expm1, expm1) WIDE(log) WIDE(log2) WIDE(log10) ONE(log1p, log1p) WIDE(sin) WIDE(cos) ONE(tan, tan)
 ONE(sinpi, sinpi_) ONE(cospi, cospi_) ONE(asin, asin) ONE(acos, acos) ONE(atan, atan) ONE(sinh, sinh) ONE(cosh, cosh)
-ONE(asinh, asinh) ONE(acosh, acosh) ONE(atanh, atanh) ONE(erf, erf) ONE(erfc, erfc) ONE(erfinv, erfinv_) ONE(erfcinv, erfcinv_)
+ONE(asinh, asinh) ONE(acosh, acosh) ONE(atanh, atanh) WIDE(erf) ONE(erfc, erfc) ONE(erfinv, erfinv_) ONE(erfcinv, erfcinv_)
 ONE(erfcx, erfcx_) ONE(tgamma, tgamma) ONE(lgamma, lgamma) ONE(cbrt, cbrt) ONE(rcbrt, rcbrt_) ONE(rsqrt, rsqrt_) ONE(sqrt, sqrt)
 ONE(normcdf, normcdf_) ONE(normcdfinv, normcdfinv_) ONE(j0, j0) ONE(j1, j1) ONE(y0, y0) ONE(y1, y1) ONE(cyl_bessel_i0, cyl_bessel_i0_) ONE(cyl_bessel_i1, cyl_bessel_i1_) ONE(ceil, ceil) ONE(floor, floor)
 ONE(trunc, trunc) ONE(rint, rint) ONE(nearbyint, rint) ONE(round, round) ONE(fabs, fabs) ONE(logb, logb)

@@ -10,8 +10,8 @@
 typedef struct {
   uint64_t low, high; // of the allocation
   uint8_t *blank;     // a byte a byte: nothing has written it
-  uint32_t *writer;   // a word a word: block + 1 of the last plain write in this launch; the top bit: an atomic
-  uint32_t *reader;   // block + 1 of a read in this launch; MANY: of several blocks
+  uint32_t *writer;   // a word a word: number of the block that wrote it last in this launch; the top bit: by an atomic
+  uint32_t *reader;   // number of the block that read it in this launch, or Machine.several
   uint64_t touched_low, touched_high;
   int64_t touched; // READ and WRITTEN
 } Region;
@@ -19,6 +19,7 @@ typedef struct {
 typedef struct {
   uint64_t low, high; // of the allocation that the site touched last
   uint64_t requests, lanes, sectors, wavefronts, bytes, lines;
+  Region *region; // the same, if an instrumented access found it
 } Site;
 
 typedef struct {
@@ -27,13 +28,18 @@ typedef struct {
   int64_t detail;
 } Fault;
 
-// What the block did to a piece of shared memory: thread, epoch of the block and of the warp, and access of the last write and read.
-typedef struct {
-  uint32_t write_epoch, read_epoch, write_warp_epoch, read_warp_epoch, write_access, read_access;
-  uint16_t write_thread, read_thread;
-  uint32_t written;   // the block's number + 1, if the block wrote it
-  int32_t early_site; // that read it before anything was written, + 1
-} Shadow;
+// What a block did to its shared memory, a cell for 1 << grain bytes: as many arrays, since lanes go side by side.
+enum {
+  WROTE,    // the epoch of the last write; before the block's first one: none
+  WRITER,   // who it was: epoch of the warp << 16 | thread
+  WRITE_ACCESS,
+  READ_AT,  // the epoch of the last read
+  READER,   // its warp << 16 | epoch of the warp, or MANY: several warps
+  READERS,  // the lanes of that warp that have read since it last met
+  EARLY,    // the site that read it before anything was written, + 1
+  CELL_WORDS
+};
+enum { SHADOW_HEAD = 16 }; // words before the arrays; the first is the block's first epoch
 
 // When a block last handed on what it had written (an atomic or the like behind a fence), and last took what others had.
 typedef struct {
@@ -47,7 +53,7 @@ typedef struct {
   int64_t fault_count, fault_room;
   char *output; // printf's: records of (format, arguments)
   int64_t output_size, output_room;
-  Shadow *shadow; // of shared memory, an entry for 1 << grain bytes
+  uint32_t *shadow; // of shared memory: SHADOW_HEAD words, then the arrays of shared_room cells
   uint32_t epoch;
   int32_t shared_room;
   int32_t grain;
@@ -55,8 +61,7 @@ typedef struct {
   uint32_t warp_epoch[64];
   uint64_t clock;
   int (*mapped)(uint64_t); // whether a GPU would have memory at an address outside of every allocation; or null
-  uint64_t *seen;          // sectors that the block has touched, by hash
-  uint64_t *seen_by;       // the block's number + 1
+  uint64_t *seen;          // by hash, a line that a block has touched, and that block's number << 4 | the sectors
   uint64_t distinct_loads, distinct_stores;
   void *(*let_go)(void); // Python's lock: PyEval_SaveThread, PyEval_RestoreThread, and PyErr_CheckSignals for Ctrl-C
   void (*take_back)(void *);
@@ -66,8 +71,10 @@ typedef struct {
   Order *order;       // of each block; null: nothing in the kernel orders accesses of several blocks
   uint32_t time;      // counts what orders them
   int32_t grid_barriers;
+  uint32_t base;    // what earlier launches left in shadows is at most this; a block's number is base + 1 + its index
+  uint32_t several; // stands for several blocks
 } Machine;
-#define SEEN (1 << 16)
+#define SEEN (1 << 14)
 #define MOST_SPINS (1 << 22)
 #define PATIENCE 127 // spins between two turns of the other warps and blocks, less one
 #define LOOPS (1 << 22)      // instructions in loops between two calls of wt_loop
@@ -132,7 +139,8 @@ typedef struct {
   uint32_t named[LANES];  // 656: whom they wait for
   uint32_t missed;        // 784: lanes that have passed by what the held ones wait at
   int32_t arrived;        // 788: the barrier at which some lanes are already, + 1, while others ask
-  uint32_t rest[10];      // 792
+  int32_t straight;       // 792: the last block left nothing here but what each block sets anew
+  uint32_t rest[9];       // 796
 } Frame;
 
 enum { CHECK = 1, COUNT = 2 };
@@ -143,5 +151,17 @@ enum { OUT_OF_BOUNDS = 1, UNINITIALIZED, MISALIGNED, RACE, CONFLICT, SHARED_OUT_
        DIVERGENT_BARRIER, MISSING_LANES, LOCAL_OUT_OF_BOUNDS, ASSERTION, TRAPPED, HANGING, WARP_RACE, EXITED, SPINNING, ENDLESS };
 enum { TRAP_NONE, TRAP_ADDRESS, TRAP_MISALIGNED, TRAP_ASSERT, TRAP_INSTRUCTION, TRAP_DEADLOCK, TRAP_INTERRUPTED };
 #define MANY 0x7fffffffu
+#define ATOMICALLY 0x80000000u
 
 void report(Context *c, int kind, int site, int thread, int other, uint64_t address, int64_t detail);
+
+// counts.c
+void count_lanes(Context *c, int kind, Site *s, const uint64_t *a, uint32_t bits, int size);
+void count_runs(Context *c, int kind, Site *s, const uint64_t *starts, int runs, uint64_t bytes, int lanes, int size);
+void count_wavefronts(Site *s, const uint64_t *a, uint32_t bits, int size);
+// shadows.c
+void global_shadow(Context *c, Region *r, uint64_t p, int size, int site, int thread, int kind);
+int global_run(Context *c, Region *r, uint64_t offset, int bytes, int size, int kind);
+void shared_shadow(Context *c, uint64_t offset, int size, int site, int thread, int kind);
+int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int lane, int kind);
+int shared_one(Context *c, uint64_t offset, int size, int warp, uint32_t lanes);

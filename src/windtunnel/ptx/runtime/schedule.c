@@ -19,10 +19,13 @@ static uint64_t permuted(uint64_t seed, uint64_t n, uint64_t i) {
 static void start(Context *c, char *frames, const uint32_t *alive) {
   for (int w = 0; w < c->warps; w++) {
     Frame *f = frame_of(c, frames, w);
+    f->alive = alive[w], f->mode = alive[w] == 0xffffffffu ? 0 : 1;
+    f->resume = 0, f->budget = LOOPS, f->spins = f->loops = 0;
+    if (f->straight) continue;
     memset(f->counter, 0, sizeof f->counter);
-    f->alive = alive[w], f->waiting = 0, f->resume = 0, f->barrier = 0, f->barrier_count = 0, f->spins = 0, f->loops = 0, f->budget = LOOPS;
+    f->waiting = 0, f->barrier = -1, f->barrier_count = 0;
     f->held = f->passes = f->forced = f->at_barrier = f->missed = 0, f->arrived = 0;
-    f->mode = alive[w] == 0xffffffffu ? 0 : 1;
+    f->straight = 1;
   }
 }
 
@@ -33,6 +36,7 @@ static int advance(Context *c, Frame *f, Step whole, Step partial) {
   if (f->arrived) f->barrier = f->arrived - 1, f->arrived = 0;
   while (f->mode != 2) {
     int next = f->mode == 0 ? whole(c, f) : partial(c, f);
+    if (next != -1 || f->mode == 1) f->straight = 0;
     if (c->trap) return DONE;
     if (next == 1) return AT_BARRIER;
     if (next == 2) f->mode = 1;
@@ -140,12 +144,12 @@ static void hangs(Context *c, char *frames) {
 static void begin_block(Context *c, char *frames, const uint32_t *alive) {
   wt_block(c);
   start(c, frames, alive);
-  for (int w = 0; w < c->warps; w++) frame_of(c, frames, w)->barrier = -1;
 }
 
 static void choose(Context *c, uint64_t block) {
   uint64_t x = c->grid[0], y = c->grid[1];
   c->linear = block;
+  if (y == 1 && c->grid[2] == 1) { c->block[0] = (int32_t)block, c->block[1] = c->block[2] = 0; return; }
   c->block[0] = (int32_t)(block % x), c->block[1] = (int32_t)(block / x % y), c->block[2] = (int32_t)(block / x / y);
 }
 
@@ -198,7 +202,7 @@ typedef struct {
 static char *enter(Context *c, Residents *r, int64_t slot) {
   choose(c, (uint64_t)r->block[slot] - 1);
   c->shared_base = r->shared + slot * r->shared_step;
-  if (r->shadow) c->machine->shadow = (Shadow *)(r->shadow + slot * r->shadow_step);
+  if (r->shadow) c->machine->shadow = (uint32_t *)(r->shadow + slot * r->shadow_step);
   return r->frames + slot * c->warps * c->frame_bytes;
 }
 

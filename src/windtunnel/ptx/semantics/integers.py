@@ -103,6 +103,18 @@ def multiply_24(e: Emitter, i: Instruction) -> None:
     e.put(i.operands[0], result)
 
 
+def _quotient(e: Emitter, i: Instruction, a: Value, b: Value) -> Value:
+    """Quotient or remainder, by no zero. Hosts divide vectors only in floating point: the quotient of integers of 32
+    bits in double, or of 16 in float, is never rounded up to the next whole number."""
+    sign = "s" if signed(i) else "u"
+    if a.bits > 32 or (a.uniform and b.uniform) or b.text[0] != "%":
+        return e.operation(sign + i.name, a, b)
+    wide = "double" if a.bits == 32 else "float"
+    real = e.operation("fdiv", *(e.convert(f"{sign}itofp", value, wide) for value in (a, b)))
+    quotient = e.convert(f"fpto{sign}i", real, a.type)
+    return quotient if i.name == "div" else e.operation("sub", a, e.operation("mul", quotient, b))
+
+
 def divide(e: Emitter, i: Instruction) -> None:
     """By zero an H200 gives all ones, and the dividend as remainder."""
     type = LLVM_TYPES[i.type]
@@ -113,7 +125,7 @@ def divide(e: Emitter, i: Instruction) -> None:
     if signed(i):
         unsafe = e.operation("or", by_zero, e.compare("eq", b, ones))
     safe = e.select(unsafe, one, b)
-    result = e.operation(("s" if signed(i) else "u") + i.name, a, safe)
+    result = _quotient(e, i, a, safe)
     if signed(i):
         by_minus_one = e.compare("eq", b, ones)
         instead = e.operation("sub", zero, a) if i.name == "div" else zero

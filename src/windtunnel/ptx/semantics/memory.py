@@ -43,14 +43,15 @@ def parts_of(e: Emitter, operand: str) -> tuple[Value, int]:
         raise KeyError(operand)
     base, offset = found[1], int(found[2] or "0", 0)
     if base in e.graph.registers:
-        return e.resize(e.value(base, e.type_of_register(base)), "i64"), offset
+        return e.value(base, e.type_of_register(base)), offset
     if base[0].isdigit():
         return e.constant("i64", int(base, 0)), offset
     return e.symbol(base), offset
 
 
 def offset_of(e: Emitter, operand: str) -> Value:
-    value, offset = parts_of(e, operand)
+    base, offset = parts_of(e, operand)
+    value = e.resize(base, "i64")
     return e.operation("add", value, e.constant("i64", offset)) if offset else value
 
 
@@ -71,17 +72,24 @@ class Where:
     def vector(self, e: Emitter) -> Value:
         return e.spread(e.operation("add", self.base, e.constant("i64", self.offset)) if self.offset else self.base)
 
+    def lanes(self, e: Emitter) -> str:
+        """The lanes' bases, by one name for each base."""
+        return e.spread_once(self.base)
+
     def plus(self, count: int) -> Where:
         return Where(self.base, self.offset + count)
 
 
 def address(e: Emitter, operand: str, space: str) -> Where:
-    value, offset = parts_of(e, operand)
-    if space == "shared":
-        value = e.operation("add", value, Value("%shared_base", "i64", True))
-    elif space == "local":
-        value = e.operation("add", value, local_base(e))
-    return Where(value, offset)
+    base, offset = parts_of(e, operand)
+    if (base.text, space) not in e.places:
+        value = e.resize(base, "i64")
+        if space == "shared":
+            value = e.operation("add", value, Value("%shared_base", "i64", True))
+        elif space == "local":
+            value = e.operation("add", value, local_base(e))
+        e.places[base.text, space] = value
+    return Where(e.places[base.text, space], offset)
 
 
 def bounds(e: Emitter, space: str, site: int) -> tuple[str, str]:
@@ -106,12 +114,15 @@ def permitted(e: Emitter, i: Instruction, kind: int, space: str, where: Where, s
         low, high = bounds(e, space, site)
         return mask, f"i64 {low}, i64 {high}, i32 {site}, i32 {code}, ptr %context, ptr %frame"
     told = f"i64 0, i64 -1, i32 {site}, i32 {code}, ptr %context, ptr %frame"
-    e.helpers.add("wt_permit")
-    wide = vector("i1")
-    mask = e.assign(
-        f"call {wide} @wt_permit({vector('i64')} {where.vector(e).text}, {wide} {mask}, {told}, i32 {size})"
-    )
-    return mask, told
+    wide, wide_address = vector("i1"), vector("i64")
+    if kind == ATOMIC:
+        e.helpers.add("wt_permit")
+        called = f"wt_permit({wide_address} {where.vector(e).text}, {wide} {mask}, {told}, i32 {size})"
+    else:
+        base = where.lanes(e)
+        given = f"{e.shape(base, size)}, {wide_address} {base}, {wide} {mask}, i64 {where.offset}"
+        called = f"permit_{size}({given}, {told})"
+    return e.assign(f"call {wide} @{called}"), told
 
 
 def load_values(e: Emitter, i: Instruction, space: str, where: Where, type: str, count: int) -> list[Value]:
@@ -121,7 +132,8 @@ def load_values(e: Emitter, i: Instruction, space: str, where: Where, type: str,
     e.helpers.add(name)
     wide = vector(type)
     result = wide if count == 1 else "{" + ", ".join([wide] * count) + "}"
-    addresses = f"{vector('i64')} {e.lanes(where.base)}, {vector('i1')} {mask}, i64 {where.offset}"
+    base = where.lanes(e)
+    addresses = f"{e.shape(base, size)}, {vector('i64')} {base}, {vector('i1')} {mask}, i64 {where.offset}"
     text = e.assign(f"call {result} @{name}({addresses}, {told})")
     if count == 1:
         return [Value(text, type)]
@@ -135,7 +147,8 @@ def store_values(e: Emitter, i: Instruction, space: str, where: Where, values: l
     name = f"st{len(values)}_{type}"
     e.helpers.add(name)
     listed = ", ".join(f"{vector(type)} {e.lanes(v)}" for v in values)
-    addresses = f"{vector('i64')} {e.lanes(where.base)}, {vector('i1')} {mask}, i64 {where.offset}"
+    base = where.lanes(e)
+    addresses = f"{e.shape(base, size)}, {vector('i64')} {base}, {vector('i1')} {mask}, i64 {where.offset}"
     e.emit(f"call void @{name}({addresses}, {told}, {listed})")
 
 

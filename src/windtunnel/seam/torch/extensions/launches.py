@@ -39,6 +39,7 @@ CODES = {
     "warp-race": "cuda-shared-race",
     "block-conflict": "cuda-block-conflict",
     "divergent-barrier": "cuda-divergent-barrier",
+    "missed-barrier": "cuda-divergent-barrier",
     "missing-lanes": "cuda-divergent-barrier",
     "deadlock": "cuda-divergent-barrier",
     "endless-loop": "cuda-endless-loop",

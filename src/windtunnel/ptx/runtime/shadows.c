@@ -1,0 +1,180 @@
+// What blocks did to global memory, and the threads of a block to shared memory: who wrote, who read, and when.
+#include "runtime.h"
+
+// Whether a block's number is of this launch: memory is used again, also for the other purpose, and ATOMICALLY is a sign.
+static inline int current(uint32_t number, uint32_t base) { return (int32_t)number > (int32_t)base; }
+
+// Words of neighbouring lanes, all at once; answers 0 if there is something to report.
+int global_run(Context *c, Region *r, uint64_t offset, int bytes, int size, int kind) {
+  int n = bytes / 4;
+  uint32_t me = c->machine->base + (uint32_t)c->linear + 1, base = c->machine->base, several = c->machine->several;
+  uint32_t bad = 0, *restrict writer = r->writer + offset / 4, *restrict reader = r->reader + offset / 4;
+  if (kind == LOAD) {
+    if (r->blank)
+      for (int i = 0; i < bytes; i++) bad |= r->blank[offset + i];
+    if (r->writer && !bad) {
+      for (int i = 0; i < n; i++) bad |= current(writer[i], base) && writer[i] != me; // what was written by an atomic may be read
+      if (!bad)
+        for (int i = 0; i < n; i++) reader[i] = current(reader[i], base) && reader[i] != me ? several : me;
+    }
+    return !bad;
+  }
+  if (r->writer && size >= 4) {
+    for (int i = 0; i < n; i++) {
+      uint32_t wrote = writer[i] & ~ATOMICALLY;
+      bad |= (current(wrote, base) && wrote != me) | (current(reader[i], base) && reader[i] != me);
+    }
+    if (bad) return 0;
+    for (int i = 0; i < n; i++) writer[i] = me;
+  }
+  if (r->blank) memset(r->blank + offset, 0, bytes);
+  return 1;
+}
+
+// Whether what a block did is handed on to this one: it has passed a fence and an atomic or the like since, and this one
+// has asked for such. What is handed on by one variable is taken for handed on by all.
+static int ordered(Context *c, uint32_t block) {
+  Machine *m = c->machine;
+  if (!m->order) return 0;
+  uint32_t acquired = m->order[c->linear].acquired;
+  if (block == m->several) return acquired > 0;
+  uint32_t released = m->order[block - m->base - 1].released;
+  return released && released <= acquired;
+}
+
+void wt_fence(Context *c) {
+  if (c->machine->order) c->machine->order[c->linear].fenced = 1;
+}
+
+// An access of global memory by which blocks tell each other: an atomic, or a volatile one.
+void wt_order(int bits, Context *c) {
+  Machine *m = c->machine;
+  if (!m->order || !bits) return;
+  Order *own = &m->order[c->linear];
+  own->acquired = m->time;
+  if (own->fenced) own->released = ++m->time;
+}
+
+void global_shadow(Context *c, Region *r, uint64_t p, int size, int site, int thread, int kind) {
+  Machine *m = c->machine;
+  uint64_t offset = p - r->low;
+  uint32_t base = m->base, me = base + (uint32_t)c->linear + 1;
+  if (kind != STORE && r->blank) {
+    int unset = 0;
+    for (int j = 0; j < size; j++) unset |= r->blank[offset + j];
+    if (unset) report(c, UNINITIALIZED, site, thread, 0, p, (int64_t)offset);
+  }
+  if (!r->writer) return;
+  for (uint64_t w = offset / 4; w <= (offset + size - 1) / 4; w++) {
+    uint32_t wrote = r->writer[w] & ~ATOMICALLY, atomically = r->writer[w] & ATOMICALLY, read = r->reader[w];
+    int other_wrote = current(wrote, base) && wrote != me && !ordered(c, wrote);
+    if (kind == LOAD) {
+      if (other_wrote && !atomically) report(c, CONFLICT, site, thread, (int)(wrote - base) - 1, p, 0);
+      r->reader[w] = current(read, base) && read != me ? m->several : me;
+    } else if (kind == STORE) {
+      if (size >= 4) {
+        if (other_wrote) report(c, CONFLICT, site, thread, (int)(wrote - base) - 1, p, 1);
+        if (current(read, base) && read != me && !ordered(c, read)) report(c, CONFLICT, site, thread, read == m->several ? -1 : (int)(read - base) - 1, p, 2);
+        r->writer[w] = me;
+      }
+    } else r->writer[w] = me | ATOMICALLY;
+  }
+}
+
+// What looked like a read of memory that nothing wrote was a read before its write: a race.
+static void too_early(Context *c, int kind, int site, int reader, int writer, uint64_t offset) {
+  Machine *m = c->machine;
+  for (int64_t i = 0; i < m->fault_count; i++)
+    if (m->faults[i].site == site && m->faults[i].kind == SHARED_UNINITIALIZED) { m->faults[i] = m->faults[--m->fault_count]; break; }
+  report(c, kind, site, reader < 0 ? 0 : reader, writer, offset, 1);
+}
+
+static uint32_t *array(Machine *m, int which) { return m->shadow + SHADOW_HEAD + (int64_t)which * m->shared_room; }
+
+// Two accesses to a byte, one of them a write, need a barrier between two warps, and `__syncwarp` between two lanes of a warp.
+void shared_shadow(Context *c, uint64_t offset, int size, int site, int thread, int kind) {
+  Machine *m = c->machine;
+  int warp = thread / LANES;
+  uint32_t epoch = m->epoch, first = m->shadow[0], now = m->warp_epoch[warp & 63] & 0xffff, bit = 1u << thread % LANES;
+  uint32_t tag = (uint32_t)warp << 16 | now;
+  for (uint64_t q = offset >> m->grain; q <= (offset + size - 1) >> m->grain; q++) {
+    uint32_t *cell = array(m, 0) + q;
+    int64_t step = m->shared_room;
+    if (kind != STORE && cell[WROTE * step] < first) {
+      report(c, SHARED_UNINITIALIZED, site, thread, 0, offset, 0);
+      cell[WROTE * step] = first, cell[EARLY * step] = site + 1;
+    }
+    if (kind == ATOMIC) continue;
+    int writer = cell[WRITER * step] & 0xffff;
+    if (cell[WROTE * step] == epoch && writer != thread) {
+      if (writer / LANES != warp) report(c, RACE, site, thread, writer, offset, kind);
+      else if (cell[WRITER * step] >> 16 == now && cell[WRITE_ACCESS * step] != m->access) report(c, WARP_RACE, site, thread, writer, offset, kind);
+    }
+    uint32_t *reader = &cell[READER * step], *readers = &cell[READERS * step];
+    int read_now = cell[READ_AT * step] == epoch;
+    if (kind == LOAD) {
+      *readers = read_now && *reader == tag ? *readers | bit : bit;
+      *reader = read_now && *reader >> 16 != (uint32_t)warp ? MANY : tag;
+      cell[READ_AT * step] = epoch;
+      continue;
+    }
+    if (read_now) {
+      int race = *reader >> 16 != (uint32_t)warp ? RACE : *reader == tag && *readers & ~bit ? WARP_RACE : 0;
+      uint32_t others = race == RACE ? *readers : *readers & ~bit;
+      int other = *reader == MANY ? -1 : (int)(*reader >> 16) * LANES + __builtin_ctz(others | 0x80000000);
+      if (race && cell[EARLY * step] && cell[WROTE * step] >= first) too_early(c, race, cell[EARLY * step] - 1, other, thread, offset);
+      else if (race) report(c, race, site, thread, other, offset, 2);
+    }
+    if (cell[WROTE * step] < first) cell[EARLY * step] = 0;
+    cell[WROTE * step] = epoch, cell[WRITER * step] = now << 16 | thread, cell[WRITE_ACCESS * step] = m->access;
+  }
+}
+
+// The accesses of neighbouring lanes to neighbouring cells, all at once; answers 0 if one needs a look of its own.
+int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int lane, int kind) {
+  Machine *m = c->machine;
+  int64_t q = offset >> m->grain;
+  int n = bytes >> m->grain, shift = __builtin_ctz(size) - m->grain;
+  uint32_t *restrict wrote = array(m, WROTE) + q, *restrict read_at = array(m, READ_AT) + q, *restrict reader = array(m, READER) + q;
+  uint32_t *restrict readers = array(m, READERS) + q, *restrict writer = array(m, WRITER) + q;
+  uint32_t *restrict access = array(m, WRITE_ACCESS) + q, *restrict early = array(m, EARLY) + q;
+  uint32_t epoch = m->epoch, first = m->shadow[0], now = m->warp_epoch[warp & 63] & 0xffff, tag = (uint32_t)warp << 16 | now;
+  uint32_t bad = 0, thread = warp * LANES + lane, this = m->access;
+  if (kind == LOAD) {
+    for (int j = 0; j < n; j++) bad |= wrote[j] - first >= epoch - first; // not yet, or in this epoch
+    if (bad) return 0;
+    for (int j = 0; j < n; j++) {
+      uint32_t bit = 1u << (lane + (j >> shift)), before = read_at[j] == epoch;
+      readers[j] = bit | (before && reader[j] == tag ? readers[j] : 0);
+      reader[j] = before && reader[j] >> 16 != (uint32_t)warp ? MANY : tag;
+      read_at[j] = epoch;
+    }
+    return 1;
+  }
+  for (int j = 0; j < n; j++) {
+    uint32_t bit = 1u << (lane + (j >> shift));
+    bad |= wrote[j] == epoch && (writer[j] & 0xffff) != thread + (j >> shift);
+    bad |= read_at[j] == epoch && (reader[j] >> 16 != (uint32_t)warp || readers[j] != bit);
+  }
+  if (bad) return 0;
+  for (int j = 0; j < n; j++) {
+    early[j] = wrote[j] < first ? 0 : early[j];
+    wrote[j] = epoch, writer[j] = now << 16 | (thread + (j >> shift)), access[j] = this;
+  }
+  return 1;
+}
+
+// Lanes of a warp that read one place.
+int shared_one(Context *c, uint64_t offset, int size, int warp, uint32_t lanes) {
+  Machine *m = c->machine;
+  uint32_t epoch = m->epoch, first = m->shadow[0], tag = (uint32_t)warp << 16 | (m->warp_epoch[warp & 63] & 0xffff);
+  int64_t step = m->shared_room;
+  for (uint64_t q = offset >> m->grain; q <= (offset + size - 1) >> m->grain; q++) {
+    uint32_t *cell = array(m, 0) + q, *reader = &cell[READER * step], before = cell[READ_AT * step] == epoch;
+    if (cell[WROTE * step] - first >= epoch - first) return 0;
+    cell[READERS * step] = lanes | (before && *reader == tag ? cell[READERS * step] : 0);
+    *reader = before && *reader >> 16 != (uint32_t)warp ? MANY : tag;
+    cell[READ_AT * step] = epoch;
+  }
+  return 1;
+}
