@@ -129,8 +129,7 @@ def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwarg
         for tensor in writes:  # gloo gives sparse ones new parts
             dispatch.tag_parts(tensor, device)
     if stream is None:
-        if CALLS.depth:
-            CALLS.queued = Queued(None)
+        CALLS.queued = Queued(None) if CALLS.depth else CALLS.queued
         return out
     began_ns = put(stream, site)
     _hand_over(dispatch, stream, asynchronous, waits, (*reads, *writes))
