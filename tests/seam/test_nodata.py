@@ -39,6 +39,14 @@ def test_memory_is_that_of_a_run_with_data() -> None:
     assert abs(without_peak - peak) <= 0.1 * peak  # attention takes another path without values
 
 
+def test_the_old_names_of_types_are_those_with_data() -> None:
+    """Megatron's Float16Module takes parameters of these types alone."""
+    with windtunnel.emulate("V100", no_data=True):
+        parameter = nn.Linear(4, 4).to("cuda", torch.bfloat16).weight
+        assert parameter.type() == torch.typename(parameter) == "torch.cuda.BFloat16Tensor"
+        assert torch.empty(2, device="meta").type() == "torch.meta.FloatTensor"
+
+
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
 @pytest.mark.parametrize("loss", ["mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss", "binary_cross_entropy"])
 def test_a_loss_takes_the_memory_that_it_takes_with_data(loss: str, reduction: str) -> None:

@@ -176,7 +176,7 @@ def _casting(state: State) -> list[Patch]:
         on_device = device_of(self) >= 0
         if dtype is None:
             name = base.type(self)
-            return name.replace("torch.", "torch.cuda.", 1) if on_device else name
+            return name.replace("meta.", "", 1).replace("torch.", "torch.cuda.", 1) if on_device else name
         wanted: str | None = dtype if isinstance(dtype, str) else getattr(dtype, "_wt_name", None)
         if wanted is not None and wanted.startswith("torch.cuda."):
             index = device_of(self) if on_device else state.index(torch.device("cuda"))
