@@ -37,10 +37,14 @@ static int shared_groups(Context *c, Frame *f, const Groups *g) {
   if (g->low < c->shared_base || end > c->shared_base + (uint64_t)c->shared_bytes) return 0;
   if (c->checking & CHECK) {
     if (g->size < 1 << c->machine->grain || (g->shape == ONES && g->kind != LOAD)) return 0;
-    for (int k = 0; k < g->runs; k++) {
+    int halves = g->starts[0] == g->starts[2] && g->starts[1] == g->starts[3] && g->kind == LOAD && g->shape == EIGHTS &&
+                 g->starts[1] == g->starts[0] + g->bytes; // as tiles of 16 columns are read
+    for (int k = 0; k < (halves ? 1 : g->runs); k++) {
       uint64_t offset = g->starts[k] - c->shared_base;
-      int good = g->shape == ONES ? shared_one(c, offset, g->size, f->warp, g->bits & 0xffu << GROUP * k)
-                                  : shared_run(c, offset, (int)g->bytes, g->size, f->warp, g->lane + GROUP * k, g->kind);
+      uint32_t lanes = 0xffu << GROUP * k;
+      while (g->shape == ONES && k + 1 < g->runs && g->starts[k + 1] == g->starts[k]) lanes |= 0xffu << GROUP * ++k;
+      int good = g->shape == ONES ? shared_one(c, offset, g->size, f->warp, lanes)
+                                  : shared_run(c, offset, (int)g->bytes << halves, g->size, f->warp, g->lane + GROUP * k, halves, g->kind);
       if (!good) return 0;
     }
   }

@@ -163,5 +163,5 @@ void count_wavefronts(Site *s, const uint64_t *a, uint32_t bits, int size);
 void global_shadow(Context *c, Region *r, uint64_t p, int size, int site, int thread, int kind);
 int global_run(Context *c, Region *r, uint64_t offset, int bytes, int size, int kind);
 void shared_shadow(Context *c, uint64_t offset, int size, int site, int thread, int kind);
-int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int lane, int kind);
+int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int lane, int twice, int kind);
 int shared_one(Context *c, uint64_t offset, int size, int warp, uint32_t lanes);

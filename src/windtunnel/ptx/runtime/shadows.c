@@ -131,7 +131,8 @@ void shared_shadow(Context *c, uint64_t offset, int size, int site, int thread, 
 }
 
 // The accesses of neighbouring lanes to neighbouring cells, all at once; answers 0 if one needs a look of its own.
-int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int lane, int kind) {
+// `twice`: both halves of a warp read the same.
+int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int lane, int twice, int kind) {
   Machine *m = c->machine;
   int64_t q = offset >> m->grain;
   int n = bytes >> m->grain, shift = __builtin_ctz(size) - m->grain;
@@ -143,8 +144,9 @@ int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int l
   if (kind == LOAD) {
     for (int j = 0; j < n; j++) bad |= wrote[j] - first >= epoch - first; // not yet, or in this epoch
     if (bad) return 0;
+    uint32_t both = twice ? 0x00010001u : 1u << lane;
     for (int j = 0; j < n; j++) {
-      uint32_t bit = 1u << (lane + (j >> shift)), before = read_at[j] == epoch;
+      uint32_t bit = both << (j >> shift), before = read_at[j] == epoch;
       readers[j] = bit | (before && reader[j] == tag ? readers[j] : 0);
       reader[j] = before && reader[j] >> 16 != (uint32_t)warp ? MANY : tag;
       read_at[j] = epoch;
