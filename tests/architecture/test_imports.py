@@ -80,7 +80,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experiments": VOCABULARY | {"train", "reports", "gpus", "trace"},
     "judgement": CORE | {"analysis"},
     "session": BELOW_SESSION | {"import_hook", "judgement"},
-    "launch": BELOW_SESSION | {"session", "import_hook", "foreign"},
+    "launch": BELOW_SESSION | {"session", "import_hook", "foreign", "guard"},
     "agent": {"ranks"},
     "cluster": {"launch", "ranks", "trace", "foreign", "reports"},
     "planning": {
