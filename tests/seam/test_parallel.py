@@ -322,3 +322,15 @@ def test_grouping_refuses_what_is_elsewhere(session):
     assert {str(device): indices for (device, _), (_, indices) in found.items()} == {"cuda:0": [0], "cuda:1": [1]}
     with pytest.raises(RuntimeError, match="must be on the same device and the same dtype except `step` tensors"):
         group([[one], [torch.ones(1, dtype=torch.int64)]])
+
+
+@pytest.mark.parametrize("name", ["sign", "maximum", "minimum", "clamp_max", "clamp_min", "add", "abs"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
+def test_lists_of_whole_numbers_go_one_by_one_as_on_cuda(session, name, dtype):
+    """torch/testing/_internal/common_methods_invocations.py: `_should_disable_fastpath`, of test_foreach.py."""
+    tensors = [torch.ones(3, device="cuda").to(dtype) for _ in range(4)]
+    before = len(session.trace)
+    getattr(torch, f"_foreach_{name}")(*([tensors] if name in ("sign", "abs") else [tensors, tensors]))
+    kernels = [row.signature.name for row in list(session.trace)[before:] if row.kind == Kind.KERNEL]
+    at_once = dtype.is_floating_point or name in ("add", "abs")
+    assert len(kernels) == (1 if at_once else 4), kernels

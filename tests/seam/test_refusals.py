@@ -91,6 +91,9 @@ SAID: dict[str, tuple[str, Callable[[], Any]]] = {
                     "on cpu", lambda: torch._weight_norm(gpu(2, 2), host(2, 1))),
     "cholesky_solve": ("Expected b and A to be on the same device, but found b on cuda:0 and A on cpu instead.",
                        lambda: torch.cholesky_solve(gpu(2, 2), host(2, 2))),
+    "cholesky_solve into host memory": (
+        "cholesky_solve: Expected result and input tensors to be on the same device, but got result on cpu and input "
+        "on cuda:0", lambda: torch.cholesky_solve(gpu(2, 2), gpu(2, 2), out=host(2, 2))),
     "add": ("Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
             lambda: host(2).add_(gpu(2))),
     "half times float": ("expected mat1 and mat2 to have the same dtype, but got: c10::Half != float",

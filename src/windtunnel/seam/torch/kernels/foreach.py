@@ -35,7 +35,7 @@ EACH = torch._C.DispatchKey.CompositeExplicitAutograd
 WIDENING = frozenset({"div", "pow", "lerp"})
 """Operators whose result of whole numbers would have another type."""
 WHOLE_TOO = frozenset(
-    "add sub mul clamp_max clamp_min maximum minimum abs neg sign zero max copy".split()  # noqa: SIM905
+    "add sub mul abs neg zero max copy clone".split()  # noqa: SIM905
 )
 """Operators that have a kernel for whole numbers; all others compute them tensor by tensor."""
 REAL_ONLY = frozenset({"abs", "norm", "max"})

@@ -196,8 +196,14 @@ def _masked_fill(given: Keywords) -> str:
 
 
 def _cholesky_solve(given: Keywords) -> str:
-    # aten/src/ATen/native/LinearAlgebraUtils.h, linearSolveCheckInputs
+    # aten/src/ATen/native/LinearAlgebraUtils.h, linearSolveCheckInputs and checkSameDevice
     b, a = (device_name(tag_of(given[name]).device) for name in ("self", "input2"))
+    if a == b:
+        out = device_name(tag_of(given["out"]).device)
+        return (
+            "cholesky_solve: Expected result and input tensors to be on the same device, but got result on "
+            f"{out} and input on {b}"
+        )
     return f"Expected b and A to be on the same device, but found b on {b} and A on {a} instead."
 
 

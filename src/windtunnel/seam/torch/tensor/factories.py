@@ -20,7 +20,7 @@ from windtunnel.seam.torch.plans.call import Arguments, Keywords
 from windtunnel.seam.torch.plans.messages import device_name, two_devices
 from windtunnel.seam.torch.standins import Factory, StandIn, imported, public
 from windtunnel.seam.torch.state.state import State
-from windtunnel.seam.torch.tags import CPU, FLOATING, device_of, storage_of
+from windtunnel.seam.torch.tags import CPU, FLOATING, ORDINARY, device_of, storage_of
 from windtunnel.seam.torch.tensor.array_interface import tensor_of
 
 FROM_DATA = ("tensor", "as_tensor", "asarray", "sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor",
@@ -29,6 +29,8 @@ FROM_DATA = ("tensor", "as_tensor", "asarray", "sparse_coo_tensor", "sparse_csr_
 
 DATA = frozenset({np.ndarray, float, int, list})
 """What has no device: most of a data set is made of it, so it is looked at first."""
+READ: frozenset[type] = ORDINARY | {list, tuple}
+"""What is looked at in a list of data."""
 T = TypeVar("T")
 function_modes: Callable[[], bool] = torch._C._is_torch_function_mode_enabled
 NESTED = torch._C._nested  # type: ignore[attr-defined]
@@ -124,7 +126,7 @@ def _legacy(state: State) -> Callable[..., object]:
     @functools.wraps(stock)
     def new(cls: type, *args: object, **kwargs: object) -> object:
         if cls is torch.Tensor:
-            return plain(cls, *args, **kwargs)
+            return plain(cls, *map(with_numbers, args), **kwargs)
         with torch._C._DisableTorchDispatch():
             return stock(cls, *args, **kwargs)
 
@@ -200,6 +202,8 @@ def _from_data(state: State, stock: Callable[..., torch.Tensor]) -> Callable[...
     def constructor(*args: object, **kwargs: Any) -> object:
         if function_modes():
             return stock(*args, **kwargs)  # C++ hands the call to the innermost mode, which calls this again
+        if args and isinstance(args[0], (list, tuple)):
+            args = (with_numbers(args[0]), *args[1:])
         if not kwargs and len(args) == 1 and args[0].__class__ in DATA:
             if args[0].__class__ is not list and _alone() and not state.observers.profiled:
                 with torch._C._DisableTorchDispatch():  # on the host `lift_fresh` does nothing that anybody would see
@@ -232,6 +236,19 @@ def _from_data(state: State, stock: Callable[..., torch.Tensor]) -> Callable[...
         return out.requires_grad_() if gradient else out
 
     return constructor
+
+
+def with_numbers(data: object) -> object:
+    """Data in lists, with host tensors in place of a device's numbers: the host waits for each, as C++ asks for it."""
+    if not isinstance(data, (list, tuple)) or READ.isdisjoint(map(type, data)):
+        return data
+    return [_number(one) if isinstance(one, torch.Tensor) else with_numbers(one) for one in data]
+
+
+def _number(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.__class__ not in ORDINARY or device_of(tensor) < 0 or tensor.numel() != 1:
+        return tensor
+    return torch.tensor(tensor.item(), dtype=tensor.dtype, device="cpu").reshape(tensor.shape)
 
 
 def _nested(state: State) -> Callable[..., object]:
@@ -338,7 +355,7 @@ def _legacy_new(state: State) -> Callable[..., object]:
         if device is not None and (index >= 0) != (device_of(self) >= 0):
             mine, given = ("cuda", "cpu") if index < 0 else ("cpu", "cuda")
             raise RuntimeError(f"legacy constructor expects device type: {mine} but device type: {given} was passed")
-        made: torch.Tensor = (on_host if index == CPU else stock)(self, *args, **kwargs)
+        made: torch.Tensor = (on_host if index == CPU else stock)(self, *map(with_numbers, args), **kwargs)
         if index < 0 or (there := device_of(made)) >= 0:
             return made
         if there == FLOATING:

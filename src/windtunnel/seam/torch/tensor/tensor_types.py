@@ -11,7 +11,7 @@ import torch
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of
-from windtunnel.seam.torch.tensor.factories import explicit
+from windtunnel.seam.torch.tensor.factories import explicit, with_numbers
 from windtunnel.seam.torch.type_names import TYPE_NAMES
 
 
@@ -75,7 +75,7 @@ def _host_type(state: State, stock: type[torch.Tensor]) -> object:
             return super().__subclasscheck__(subclass) or issubclass(subclass, stock)
 
         def __call__(cls, *args: object, **kwargs: object) -> object:
-            return make(*args, **kwargs)
+            return make(*map(with_numbers, args), **kwargs)
 
         def __getattr__(cls, name: str) -> object:
             return getattr(stock, name)
