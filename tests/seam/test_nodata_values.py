@@ -314,3 +314,19 @@ def test_a_buffer_that_is_filled_is_known(session) -> None:
     assert buffer.fill_(7)[0].tolist() == [7] * 4
     with pytest.raises(UnsupportedError):
         torch.empty(3, dtype=torch.int64, device="cuda").fill_(torch.randint(0, 9, (), device="cuda")).tolist()
+
+
+def test_a_flag_that_counts_what_is_not_finite_is_zero() -> None:
+    """DeepSpeed adds truths to a float zero, and reads the sum as a byte."""
+    with windtunnel.emulate("A100", no_data=True):
+        count, gradient = torch.zeros([1], device="cuda"), torch.randn(4, device="cuda")
+        count += gradient.isinf().any().logical_or(gradient.isnan().any())
+        assert count.bool().byte().item() == 0
+        loss = torch.zeros(1, device="cuda")
+        loss += gradient.mean()
+        assert loss.item() == 1  # a number that nobody knows
+
+
+def test_nothing_is_read_of_an_empty_tensor() -> None:
+    with windtunnel.emulate("A100", no_data=True):
+        assert torch.empty(0, dtype=torch.int64, device="cuda").tolist() == []

@@ -121,6 +121,8 @@ def carry(
     for place, tensor in enumerate(writes):
         if is_kept(tensor):
             state.assumptions.tell(tensor, *(("", None) if found is None else (found[0], found[1][place])))
+        else:
+            state.assumptions.exact.forget([tensor])
 
 
 def _exchanged(
@@ -180,3 +182,5 @@ def received(state: State, tensors: Sequence[Tensor], sent: Sequence[int]) -> No
         if is_kept(tensor):
             values = torch.tensor(sent[1 : 1 + tensor.numel()], device="cpu").to(tensor.dtype) if sent[0] else None
             state.assumptions.tell(tensor, "", None if values is None else values.view(tensor.shape))
+        else:
+            state.assumptions.exact.forget([tensor])

@@ -208,7 +208,7 @@ class Assumptions:
             first = exact.flatten()[0]
             if exact.numel() == 1 or bool((exact == first).all()):
                 return self.exact.guessed(tensor), first.item()
-        return found
+        return ("", 0) if found is None and self.exact.is_zero(tensor) else found
 
     def _exact(self, tensor: Tensor) -> Tensor | None:
         return self.exact.of(tensor) if is_physically_meta(tensor) else tensor
@@ -241,7 +241,7 @@ class Assumptions:
     def _taken(self, tensor: Tensor, values: Tensor) -> bool:
         """Whether a tensor is taken for its values: those that stand for others are noted, or the user gave another."""
         guess = self.exact.guessed(tensor)
-        if guess and self.state.assume is not None:
+        if guess in GUESSED and self.state.assume is not None:
             return False
         if guess:
             self.note(guess, value=str(values.item()) if values.numel() == 1 else f"{values.numel()} of them")
@@ -260,6 +260,8 @@ class Assumptions:
         if not is_physically_meta(tensor):
             return tensor.detach().clone()
         exact = self.exact.of(tensor)
+        if not tensor.numel():
+            return torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")
         if exact is not None and self._taken(tensor, exact):
             return exact.clone()
         return torch.full(tuple(tensor.shape), self.value(tensor), dtype=tensor.dtype, device="cpu")

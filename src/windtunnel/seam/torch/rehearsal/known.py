@@ -54,6 +54,12 @@ class KnownValues:
         storage._wt_guess = guess
         self.any = True
 
+    def is_zero(self, tensor: Tensor) -> bool:
+        """Whether a tensor is one number, which was made as zero and not written since."""
+        if tensor.numel() != 1 or tensor.layout is not torch.strided:
+            return False
+        return bool(getattr(storage_of(tensor), "_wt_zeros", False))
+
     def guessed(self, tensor: Tensor) -> str:
         """What the values of a tensor were taken for, "" where they are its own."""
         return str(getattr(storage_of(tensor), "_wt_guess", "")) if tensor.layout is torch.strided else ""
@@ -76,8 +82,9 @@ class KnownValues:
             return ()  # a view of what is known
         self.guess = next(filter(None, map(self.guessed, filter(is_physically_meta, tensors_in(args)))), "")
         if not mutated and not any(map(self.can_keep, tensors_in((out,)))):
-            if plan.name in ZEROS and isinstance(out, Tensor):
-                storage_of(out)._wt_zeros = self.any  # they would take the tensor's memory on the host
+            if plan.name in ZEROS and isinstance(out, Tensor):  # they would take the tensor's memory on the host
+                self.any = self.any or out.numel() == 1
+                storage_of(out)._wt_zeros = self.any
             return ()
         if plan.name in OVERWRITING and self._overwritten(args[0], *args[1:2]):
             return ()
