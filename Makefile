@@ -50,6 +50,7 @@ help-all: help
 	@echo "make bench-compiled   what compiled programs cost beside PyTorch's own share of it; half an hour (ARGS=\"--only Trainer\")"
 	@echo "make bench-cuda       CUDA C++ kernels beside PyTorch's operations on one core, with checks and without; minutes"
 	@echo "make bench-operators  operators emulated a second, and predicted time by their number"
+	@echo "make bench-cluster    clusters of 8 to 4,096 GPUs that a few processes play: their processor time and memory; minutes"
 	@echo "make bench-long       memory of runs of up to five million operators and of their reports, and the reports' time; minutes"
 	@echo "make bench-report     size of the HTML report of 100,000 operations, and how long it takes to open"
 	@echo "make bench-memory     peak memory of ResNet-50, bert-large and GPT-2, with what it is made of"
@@ -211,6 +212,9 @@ bench-cuda: environment-cuda
 
 bench-operators: environment
 	$(RUN) -m benchmarks.bench_operators $(ARGS)
+
+bench-cluster: environment
+	$(RUN) -m benchmarks.bench_cluster $(ARGS)
 
 bench-long: environment
 	$(RUN) -m benchmarks.bench_long $(ARGS)

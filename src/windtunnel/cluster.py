@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from windtunnel import launch
 from windtunnel.errors import FileFormatError, UnsupportedError
 from windtunnel.foreign import line, read_bytes
 from windtunnel.ranks import rank_uses
-from windtunnel.ranks.alike import difference, group_sizes, times
+from windtunnel.ranks.alike import difference, group_sizes, run_out, times
 from windtunnel.ranks.fold import EVERY, MOST_WHOLE, Change, Fold, spans
 from windtunnel.ranks.rank_uses import Uses
 from windtunnel.reports.parts import job
@@ -160,6 +161,7 @@ def _cut(fold: Fold, uses: Uses, traces: Mapping[int, Trace]) -> Fold:
     """Where classes of a large cluster begin: between played neighbours that differ; others between them come first."""
     cuts: set[int] = set()
     between: set[int] = set()
+    ends = [end for trace in traces.values() for end in run_out(trace, fold.world)]
     for members in fold.classes:
         played = [rank for rank in members if rank in traces]
         for rank, other in pairwise(played):
@@ -168,7 +170,10 @@ def _cut(fold: Fold, uses: Uses, traces: Mapping[int, Trace]) -> Fold:
             low, high = members.index(rank), members.index(other)
             if high == low + 1:
                 cuts.add(other)
-            near = (low + 1, (low + high) // 2, high - 4, high - 2, high - 1)
+            near = {low + 1, (low + high) // 2, high - 4, high - 2, high - 1}
+            firsts = {bisect_left(members, end) for end in ends}
+            likely = {at for first in firsts for at in (first - 1, first) if low < at < high}
+            near |= likely if len(likely) <= MOST_WHOLE else set()
             between |= {members[at] for at in near if low < at < high}
     if between:
         return fold.with_beside(between)

@@ -205,3 +205,14 @@ def test_a_failure_before_a_gpu_was_used_is_every_ranks(tmp_path):
     was, attempts = played(tmp_path, lambda fold, rank: None, codes=[1])
     assert attempts == [[0, 7]]
     assert was.ended.code == 1
+
+
+def test_a_large_cluster_is_cut_where_a_dimension_runs_out(tmp_path):
+    """14,336 rows over 4,096 ranks: four for each, and none from rank 3,584 on."""
+
+    def leave(fold, rank):
+        return trace(rank, "aten::mm", shape=(14336 if rank < 3584 else 0, 4096))
+
+    was, attempts = played(tmp_path, leave, Fold(4096, 8))
+    assert attempts[1:] == [[0, 1, 2047, 3583, 3584, 4091, 4093, 4094, 4095]]
+    assert was.fold.first_of[4000] == 3584

@@ -106,6 +106,21 @@ def times(trace: Trace) -> list[int]:
     return [row[6] for row in trace.rows if row[0] in (Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE)]
 
 
+def run_out(trace: Trace, world: int) -> set[int]:
+    """The ranks from which on a tensor's first dimension, divided among a group's ranks, has less for each, or nothing.
+
+    `torch.chunk`, by which FSDP2 and DTensor divide, gives each as many as the first, as long as there are any.
+    """
+    found: set[int] = set()
+    dimensions = {shape[0] for one in trace.signatures for shape in one.shapes if shape and shape[0] > 1}
+    for ranks in (group_sizes(trace) | {world}) - {1}:
+        for size in dimensions:
+            full, rest = divmod(size, -(-size // ranks))
+            ends = (full, full + bool(rest))
+            found |= {end * stride for end in ends if 0 < end < ranks for stride in (1, world // ranks)}
+    return {rank for rank in found if 0 < rank < world}
+
+
 def group_sizes(trace: Trace) -> set[int]:
     """The numbers of ranks that a rank's collectives are of."""
     return {int(value) for one in trace.signatures for key, value in one.detail if key == "ranks"}

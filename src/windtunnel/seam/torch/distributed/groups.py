@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import struct
 import sys
 import threading
@@ -343,7 +344,8 @@ class Groups:
         self.future: type[DeviceFuture]  # the class of their futures
         self.descriptions = Descriptions()
         self.fold = played.read()
-        self.watch = Watch(state, state.stuck_after_s)
+        played_here = 1 if self.fold is None else len(self.fold.played)
+        self.watch = Watch(state, state.stuck_after_s * max(1, played_here / (os.cpu_count() or 1)))
         self.joins = Joins(self.watch)
         self.journeys = Journeys(self.watch, state)
         self.lending = Lending()
