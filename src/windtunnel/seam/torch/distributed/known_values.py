@@ -13,7 +13,7 @@ import torch
 
 from windtunnel.ranks.fold import MOST_WHOLE
 from windtunnel.seam.torch.distributed import played
-from windtunnel.seam.torch.distributed.values import divided, each
+from windtunnel.seam.torch.distributed.values import divided, each, is_composed
 from windtunnel.seam.torch.plans.call import Keywords
 from windtunnel.seam.torch.plans.plan import tensors_in
 from windtunnel.seam.torch.rehearsal.known import MOST
@@ -116,7 +116,7 @@ def carry(
         return
     # The same on every rank: NCCL moves as many elements of one type.
     kept = bool(reads) and all(map(is_kept, reads)) and sum(tensor.numel() for tensor in reads) <= MOST
-    kept = kept and reduction != "PREMUL_SUM"
+    kept = kept and reduction != "PREMUL_SUM" and not is_composed(name, named)
     found = _exchanged(state, group, name, named, reduction, moved) if kept else None
     for place, tensor in enumerate(writes):
         if is_kept(tensor):
