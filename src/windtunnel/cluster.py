@@ -161,9 +161,10 @@ def _cut(fold: Fold, uses: Uses, traces: Mapping[int, Trace]) -> Fold:
     """Where classes of a large cluster begin: between played neighbours that differ; others between them come first."""
     cuts: set[int] = set()
     between: set[int] = set()
-    ends = [end for trace in traces.values() for end in run_out(trace, fold.world)]
+    ends = {end for trace in traces.values() for end in run_out(trace, fold.world)}
     for members in fold.classes:
         played = [rank for rank in members if rank in traces]
+        firsts = {bisect_left(members, end) for end in ends}
         for rank, other in pairwise(played):
             if difference(fold, (rank, other), (traces[rank], traces[other])) is None:
                 continue
@@ -171,7 +172,6 @@ def _cut(fold: Fold, uses: Uses, traces: Mapping[int, Trace]) -> Fold:
             if high == low + 1:
                 cuts.add(other)
             near = {low + 1, (low + high) // 2, high - 4, high - 2, high - 1}
-            firsts = {bisect_left(members, end) for end in ends}
             likely = {at for first in firsts for at in (first - 1, first) if low < at < high}
             near |= likely if len(likely) <= MOST_WHOLE else set()
             between |= {members[at] for at in near if low < at < high}

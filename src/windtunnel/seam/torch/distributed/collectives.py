@@ -101,7 +101,7 @@ def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwarg
 
     def values() -> object:
         if lacks_values(args):
-            known_values.carry(dispatch.state, group, plan.name, named, reduction, (reads, writes))
+            known_values.carry(dispatch.state, group, known_values.Moved(plan.name, named, reduction, reads, writes))
             return answer(func, args[shape.writes])
         CALLS.reduces = reduces  # this may be another thread
         with with_values(dispatch.local):

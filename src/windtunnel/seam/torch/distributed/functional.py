@@ -154,8 +154,8 @@ def _functional_values(
 def _known(dispatch: Dispatch, group: Group, plan: Plan, args: Arguments, kwargs: Keywords, out: object) -> None:
     """Take what is known of a collective's inputs to what it gave, where neither has values."""
     named = dict(zip(plan.names, args, strict=False)) | kwargs
-    reduction, moved = str(named.get("reduce_op", "")).upper(), (list(tensors_in(args)), list(tensors_in((out,))))
-    known_values.carry(dispatch.state, group, plan.name, named, reduction, moved)
+    reduction, reads, writes = str(named.get("reduce_op", "")).upper(), list(tensors_in(args)), list(tensors_in((out,)))
+    known_values.carry(dispatch.state, group, known_values.Moved(plan.name, named, reduction, reads, writes))
 
 
 def _lent(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:

@@ -7,7 +7,7 @@ whether it knows it; where one does not, nobody knows the result.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import torch
 
@@ -29,6 +29,16 @@ NOTHING_SENT = [0] * (1 + MOST_SENT)
 
 class _UnknownError(Exception):
     """Somebody does not know what it brings."""
+
+
+class Moved(NamedTuple):
+    """A collective: its operator's `name` and arguments, and the tensors without values that it reads and writes."""
+
+    name: str
+    named: Keywords
+    reduction: str
+    reads: Sequence[Tensor]
+    writes: Sequence[Tensor]
 
 
 def is_kept(tensor: Tensor) -> bool:
@@ -99,25 +109,15 @@ class KnownVoices(played.Voices):
         return found
 
 
-def carry(
-    state: State,
-    group: played.PlayedGroup,
-    name: str,
-    named: Keywords,
-    reduction: str,
-    moved: tuple[Sequence[Tensor], Sequence[Tensor]],
-) -> None:
-    """Take what is known of a collective's inputs to its outputs; `moved` are both, tensors without values.
-
-    `named` are the arguments of the operator `name`.
-    """
-    reads, writes = moved
+def carry(state: State, group: played.PlayedGroup, moved: Moved) -> None:
+    """Take what is known of a collective's inputs to its outputs."""
+    name, named, reduction, reads, writes = moved
     if group.alone:
         return
     # The same on every rank: NCCL moves as many elements of one type.
     kept = bool(reads) and all(map(is_kept, reads)) and sum(tensor.numel() for tensor in reads) <= MOST
     kept = kept and reduction != "PREMUL_SUM" and not is_composed(name, named)
-    found = _exchanged(state, group, name, named, reduction, moved) if kept else None
+    found = _exchanged(state, group, moved) if kept else None
     for place, tensor in enumerate(writes):
         if is_kept(tensor):
             state.assumptions.tell(tensor, *(("", None) if found is None else (found[0], found[1][place])))
@@ -125,19 +125,12 @@ def carry(
             state.assumptions.exact.forget([tensor])
 
 
-def _exchanged(
-    state: State,
-    group: played.PlayedGroup,
-    name: str,
-    named: Keywords,
-    reduction: str,
-    moved: tuple[Sequence[Tensor], Sequence[Tensor]],
-) -> tuple[str, list[Tensor]] | None:
+def _exchanged(state: State, group: played.PlayedGroup, moved: Moved) -> tuple[str, list[Tensor]] | None:
     """The values of what a collective writes, and what they stand for; None where somebody does not know."""
     guesses: list[str] = []
     places: dict[int, Tensor] = {}
     known: set[int] = set()
-    reads, writes = moved
+    name, named, reduction, reads, writes = moved
     for tensor in (*reads, *writes):
         if id(tensor) in places or not is_physically_meta(tensor):
             continue
