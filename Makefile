@@ -142,7 +142,7 @@ environment-mxnet:
 	@PYTHON="$(or $(PYTHON),python3.11 python3)" tools/environment .venv-$(OF)mxnet mxnet,dev
 
 environment-compile:
-	@PYTHON="$(PYTHON)" tools/environment .venv-$(OF)compile torch,report,compile,dev
+	@PYTHON="$(PYTHON)" tools/environment .venv-$(OF)compile torch,report,compile,cuda,dev
 
 environment-cuda:
 	@PYTHON="$(PYTHON)" tools/environment .venv-$(OF)cuda torch,report,cuda,cuda-libraries,dev
@@ -156,7 +156,7 @@ test-together:
 
 # Installed libraries whose kernels are CUDA's: bitsandbytes, torchao, and transformers with both.
 test-libraries:
-	@PYTHON="$(PYTHON)" tools/environment .venv-$(OF)libraries torch,report,compile,libraries,dev
+	@PYTHON="$(PYTHON)" tools/environment .venv-$(OF)libraries torch,report,compile,cuda,libraries,dev
 	.venv-$(OF)libraries/bin/python -m pytest -q tests/on_libraries $(ARGS)
 
 test-kill: environment

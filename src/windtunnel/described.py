@@ -74,6 +74,12 @@ def kernel(
     return describe
 
 
+def also(describe: Callable[[str], bool]) -> None:
+    """Ask this function to describe a namespace's operators once one is called that has no kernel here."""
+    if describe not in described.binaries:
+        described.binaries.append(describe)
+
+
 def require(wanted: Iterable[str]) -> tuple[str, ...]:
     """These files that describe operators, with their folders.
 

@@ -17,6 +17,6 @@ def row(gpu: str, step_s: float | None, price: float | None, status: str = "fits
         samples_per_step=float(batch), samples_per_s=step.inverse(batch * 1e9) if step else None, tokens_per_s=None,
         mfu=0.4, limit="compute", causes={"compute": 0.9}, unit="step", units_per_step=1.0, work_ns=step,
         price_per_hour=price, hours=hours,
-        cost=hours.times(price) if hours and price else None, largest=False, next_larger="",
+        cost=hours.times(price) if hours and price else None, largest=False, next_larger="", edge=None,
         command=f"python train.py --batch={batch}",
     )  # fmt: skip

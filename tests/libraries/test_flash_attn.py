@@ -351,6 +351,13 @@ def test_shapes_that_do_not_fit_are_refused_as_the_library_does(session: Session
         attention(q, k, k, ends(0, 1, 2), ends(0, 3, 3, 8), 2, 5)
     with pytest.raises(RuntimeError, match=r"v must have shape \(total_k, num_heads_k, head_size\)"):
         attention(q, k, k[:, :1], ends(0, 1, 2), ends(0, 3, 8), 2, 5)
+    with pytest.raises(RuntimeError, match="cu_seqlens_q must be on CUDA"):
+        attention(q, k, k, ends(0, 1, 2).cpu(), ends(0, 3, 8), 2, 5)
+    batch = torch.ones(1, 8, 2, 64, dtype=torch.float16, device="cuda")
+    with pytest.raises(RuntimeError, match="must have a head_size that is a multiple of 8"):
+        attention(batch, batch, batch, ends(0, 4, 8), ends(0, 4, 8), 4, 4)
+    with pytest.raises(RuntimeError, match=r"q must have shape \(total_q, num_heads, head_size\)"):
+        attention(*[batch.mT.contiguous().view(1, 2, 8, 64)] * 3, ends(0, 4, 8), ends(0, 4, 8), 4, 4)
     with pytest.raises(RuntimeError, match=r"k must have shape \(batch_size, seqlen_k, num_heads_k, head_size\)"):
         flash_attn.flash_attn_func(q[None], k.expand(2, -1, -1, -1), k.expand(2, -1, -1, -1))
 

@@ -40,6 +40,7 @@ class Model:
         self.jobs: list[Job] = []
         self.waiting: list[tuple[int, Job]] = []
         self.reserved = 1.0
+        self.band = 0.0
         self.adapts = False
         self.broken: Callable[[Job], str] = lambda job: ""
         self.closed = False
@@ -71,7 +72,7 @@ class Model:
         if self.adapts and not fits and not job.options["overcommit"]:
             allocated, fits = GIB, True
         reserved = round(allocated * self.reserved)
-        need = DeviceNeed(memory, CONTEXT, allocated, reserved, allocated, 0.0)
+        need = DeviceNeed(memory, CONTEXT, allocated, reserved, allocated, self.band)
         if not fits and not job.options["overcommit"]:
             return Measurement(NO_MEMORY, "CUDA out of memory.", (need,), 1)
         step = round(1e9 * batch / SPEED.get(job.spec, 1.0))
@@ -106,6 +107,18 @@ def test_each_gpu_gets_its_largest_batch_and_the_next_one_is_shown_not_to_fit() 
         assert row.status == FITS
         assert CONTEXT + (2 + batch) * GIB <= row.memory_bytes < CONTEXT + (3 + batch) * GIB
         assert re.match(rf"{batch + 1} (needs|does not fit)", row.next_larger)
+
+
+def test_the_edge_is_found_beyond_the_margin() -> None:
+    pool = Model()
+    pool.band = 0.1
+    row = plan(question("A100", largest="--batch"), pool).rows[0]
+    batch = int(str(row.choices["--batch"]))
+    assert row.status == FITS
+    assert batch < row.edge
+    assert CONTEXT + (2 + row.edge) * GIB <= row.memory_bytes < CONTEXT + (3 + row.edge) * GIB
+    assert row.next_larger == f"{batch + 1} to {row.edge} fit only without the band's margin"
+    assert len(pool.jobs) <= 8
 
 
 def test_the_next_larger_value_says_what_found_no_room() -> None:

@@ -315,6 +315,18 @@ def test_without_data_it_has_the_same_shape(gpu: str, product: Callable[[], torc
         assert (found.shape, found.stride(), found.dtype) == (shape, strides, torch.bfloat16)
 
 
+@pytest.mark.parametrize("no_data", [False, True])
+def test_an_address_that_is_no_multiple_of_16_is_refused(no_data: bool) -> None:
+    # pytorch/pytorch#141749
+    with windtunnel.emulate("H100", no_data=no_data):
+        one = torch.ones((), device="cuda")
+        shifted = eights(1, 64 * 32 + 1)[0, 1:].view(32, 64)
+        with pytest.raises(
+            RuntimeError, match="CUBLAS_STATUS_NOT_SUPPORTED when calling cublasLtMatmul with .* m 32 n"
+        ):
+            torch._scaled_mm(eights(48, 64), shifted.t(), one, one, out_dtype=torch.bfloat16)
+
+
 def test_scales_of_no_recipe_are_refused_as_cuda_does() -> None:
     with windtunnel.emulate("B200"):
         scale = torch.ones(3, device="cuda")

@@ -28,7 +28,8 @@ kernel. A function or an argument that is not answered is refused in one sentenc
 Libraries that install on any machine need no stand-in: **bitsandbytes** runs with its own kernels for the CPU as values
 (4-bit and 8-bit layers, 8-bit and paged optimizers), **torchao** on the [products](coverage.md) in 8 and 4 bits,
 **liger_kernel** and other libraries in Triton on its [interpreter](compilers.md). A company's own kernels are
-[described in a few lines](library.md#operators-of-your-own).
+[described in a few lines](library.md#operators-of-your-own), and so are, without your doing anything, those that an
+installed library has in a binary which this machine cannot load: {binaries}.
 
 This page is written by `python -m tools.docs.library_pages` from `src/windtunnel/libraries/`.
 
@@ -63,6 +64,16 @@ def answered(tree: ast.Module) -> list[str]:
     return [name for name in dict.fromkeys(found) if not name.startswith("_")]
 
 
+def operators() -> str:
+    """What is described of installed libraries' binaries."""
+    found: list[str] = []
+    for path in sorted((libraries.FOLDER / "_kernels").glob("[!_]*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "kernel":
+                found.append(f"`{ast.literal_eval(node.args[0])}`")
+    return ", ".join(found)
+
+
 def text() -> str:
     """The page."""
     rows, sections = [], []
@@ -77,7 +88,7 @@ def text() -> str:
             if names:
                 lines.append(f"| `{module}` | {names} |")
         sections.append("\n".join(lines))
-    return HEAD + "\n".join(rows) + "\n\n" + "\n\n".join(sections) + "\n"
+    return HEAD.replace("{binaries}", operators()) + "\n".join(rows) + "\n\n" + "\n\n".join(sections) + "\n"
 
 
 def main(page: Path = PAGE) -> int:

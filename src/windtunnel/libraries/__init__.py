@@ -21,7 +21,9 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from windtunnel import described
 from windtunnel.errors import MissingNameError, UnsupportedError, UsageError
+from windtunnel.libraries import _kernels
 from windtunnel.variables import OPTIONS
 
 if TYPE_CHECKING:
@@ -154,9 +156,10 @@ def _left_out() -> list[str]:
 
 
 def offer(said: Callable[[Library], None]) -> Finder:
-    """Let this process find the stand-ins, until the finder is taken out of `sys.meta_path`."""
+    """Let this process find the stand-ins, until the finder is taken out of `sys.meta_path`, and what binaries have."""
     finder = Finder(said)
     sys.meta_path.append(finder)
+    described.also(_kernels.describe)
     return finder
 
 

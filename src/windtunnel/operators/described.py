@@ -35,6 +35,11 @@ known: dict[str, Description] = {}
 """By name without overload."""
 
 
+binaries: list[Callable[[str], bool]] = []
+"""Functions that describe the operators of a namespace, and say whether they do: those of libraries whose binary this
+machine does not load. They are asked once a program calls such an operator."""
+
+
 def changed() -> None:
     """Something was described; the emulation puts a function in this one's place that forgets its plans."""
 
@@ -48,6 +53,12 @@ def add(description: Description) -> None:
 def of(name: str) -> Description | None:
     """What is said of an operator, by its name with or without overload."""
     return known.get(name.partition(".")[0]) if known else None
+
+
+def of_binary(name: str) -> Description | None:
+    """The same of an operator that has no kernel here."""
+    namespace = name.partition("::")[0]
+    return of(name) if any(describe(namespace) for describe in binaries) else None
 
 
 def amount(given: Amount, args: tuple[object, ...], kwargs: dict[str, object]) -> int:

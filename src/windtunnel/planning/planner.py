@@ -79,11 +79,28 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Answer:
-    """A candidate and what is known about it; `next_larger` is a search's next larger value and its verdict."""
+    """A candidate and what is known about it; `next_larger` is a search's next larger value and its verdict.
+
+    `edge` is the largest value that fits with no margin left, where it is larger.
+    """
 
     candidate: Candidate
     verdict: Verdict
     next_larger: tuple[int, Verdict] | None = None
+    edge: int | None = None
+
+
+def _learn(search: Search, value: int, verdict: Verdict, margin: bool) -> None:
+    """Tell a search what came out of a value, whose memory is the upper end of its band where a margin is wanted."""
+    need = verdict.need
+    fits = verdict.status == demand.FITS if margin else verdict.fits
+    needed = None if need is None else need.upper_bytes if margin else need.needed_bytes
+    search.found(value, fits, needed, need.taken_bytes if need and not need.retries else None)
+
+
+def _failed(tried: Mapping[int, Verdict]) -> int | None:
+    """The value that the program failed with."""
+    return next((value for value, verdict in tried.items() if verdict.status == demand.FAILED), None)
 
 
 class MissingError(Exception):
@@ -290,21 +307,38 @@ class Planner:
         Raises:
             MissingError: a rehearsal has to be done first.
         """
-        search = Search(largest, min(gpu.memory_bytes for gpu in layout.models(spec)))
-        verdict = Verdict(NOT_TRIED)
         tried: dict[int, Verdict] = {}
-        while (value := search.next_value()) is not None:
-            beside = (*choices, largest.choice(value))
-            verdict = tried[value] = self._verdict(spec, beside, timed=False, near=len(tried) > 1)
-            if verdict.status == demand.FAILED:
-                return Answer(Candidate(spec, beside, True), verdict)
-            need = verdict.need
-            taken = need.taken_bytes if need and not need.retries else None
-            search.found(value, verdict.status == demand.FITS, need.upper_bytes if need else None, taken)
+        search = self._search(spec, choices, largest, tried, margin=True)
+        if (failed := _failed(tried)) is not None:
+            return Answer(Candidate(spec, (*choices, largest.choice(failed)), True), tried[failed])
         value = largest.low if search.best is None else search.best
         candidate = Candidate(spec, (*choices, largest.choice(value)), True)
-        beyond = None if search.too_large is None else (search.too_large, tried[search.too_large])
-        return Answer(candidate, self._verdict(spec, candidate.choices), None if search.best is None else beyond)
+        verdict = self._verdict(spec, candidate.choices)
+        if search.best is None or search.too_large is None:
+            return Answer(candidate, verdict)
+        beyond = search.too_large, tried[search.too_large]
+        if not beyond[1].fits:
+            return Answer(candidate, verdict, beyond)
+        edge = self._search(spec, choices, largest, tried, margin=False).best
+        return Answer(candidate, verdict, beyond, edge if _failed(tried) is None else None)
+
+    def _search(
+        self, spec: str, choices: tuple[Choice, ...], largest: Largest, tried: dict[int, Verdict], *, margin: bool
+    ) -> Search:
+        """A search for the largest value that fits, with the band's margin or without; it ends early at a failure.
+
+        `tried` has the verdicts of earlier searches, and those of this one afterwards.
+        """
+        search = Search(largest, min(gpu.memory_bytes for gpu in layout.models(spec)))
+        for value, verdict in tried.items():
+            _learn(search, value, verdict, margin)
+        while (value := search.next_value()) is not None:
+            verdict = self._verdict(spec, (*choices, largest.choice(value)), timed=False, near=len(tried) > 1)
+            tried[value] = verdict
+            if verdict.status == demand.FAILED:
+                break
+            _learn(search, value, verdict, margin)
+        return search
 
     # ------------------------------------------------------------------ what need not be tried
 

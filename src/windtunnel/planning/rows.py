@@ -91,6 +91,7 @@ class Row:
     cost: Span | None
     largest: bool
     next_larger: str
+    edge: int | None
     command: str
 
     @property
@@ -232,6 +233,7 @@ def _row(answer: Answer, question: Question, work: Work, unit: str) -> Row:
         cost=hours.times(price) if hours and price is not None else None,
         largest=candidate.largest,
         next_larger=_beyond(answer),
+        edge=answer.edge,
         command=_command(program, variables, candidate.spec, question.ranks(candidate.spec)),
     )
 
@@ -261,7 +263,8 @@ def _beyond(answer: Answer) -> str:
         return "as far as was asked"
     value, verdict = answer.next_larger
     if verdict.status == demand.TIGHT:
-        return f"{value} fits only without the band's margin"
+        one = answer.edge in (None, value)
+        return f"{value} {'fits' if one else f'to {answer.edge} fit'} only without the band's margin"
     excess = excess_bytes(verdict)
     if excess:
         return f"{value} needs {format_bytes(excess)} more than there is"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from windtunnel.ptx.syntax import Instruction
 from windtunnel.ptx.values import LANES, Builder, Value, lanes, vector
 
 INTEGER = re.compile(r"^-?(0[xX][0-9a-fA-F]+|\d+)U?$")
+DECIMAL = re.compile(r"^-?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?$")
 ADDRESS = re.compile(r"\[\s*([\w$%@#~]+)\s*(?:\+?\s*(-?\w+))?\s*\]$")
 LLVM_TYPES = {
     **{f"{s}{n}": f"i{n}" for s in "usb" for n in (8, 16, 32, 64)},
@@ -150,7 +152,16 @@ class Emitter(Builder):
             bits = int(operand[2:], 16)
             return self.constant(type, bits)
         if operand[:2] in ("0d", "0D"):
-            return self.constant(type, int(operand[2:], 16))
+            bits = int(operand[2:], 16)
+            if type == "float":
+                return self.number(type, struct.unpack("<d", bits.to_bytes(8, "little"))[0])
+            return self.constant(type, bits)
+        if DECIMAL.match(operand) and type in (
+            "half",
+            "float",
+            "double",
+        ):  # ISA 4.5.2: doubles, converted for their use
+            return self.number(type, float(operand))
         if INTEGER.match(operand):
             return self.constant(
                 type, int(operand.rstrip("U"), 0) if not _octal(operand) else int(operand.rstrip("U"), 8)

@@ -169,6 +169,10 @@ def _conversion(e: Emitter, i: Instruction) -> None:
         "tf32",
         "e4m3x2",
         "e5m2x2",
+        "e2m1x2",
+        "e2m3x2",
+        "e3m2x2",
+        "ue8m0x2",
         "b32",
     ]
     if any(part not in known for part in i.opcode[1:]):

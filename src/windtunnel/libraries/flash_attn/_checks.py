@@ -44,8 +44,12 @@ def check_texts(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, mos
     """Of [all tokens, heads, width] and where texts begin; where it `swaps`, one query of each text is its heads."""
     for name, lengths in (("cu_seqlens_q", cu_q), ("cu_seqlens_k", cu_k)):
         require(lengths.dtype is torch.int32, f"{name} must have dtype int32")
+        require(lengths.is_cuda, f"{name} must be on CUDA")
         require(lengths.is_contiguous(), f"{name} must be contiguous")
-    batch, (heads, width), fewer = cu_q.numel() - 1, q.shape[1:], k.shape[1]
+    batch, heads, width, fewer = cu_q.numel() - 1, q.shape[1], q.shape[2], k.shape[1]
+    if q.dim() > 3:
+        require(width % 8 == 0, "query, key, value, and out_ must have a head_size that is a multiple of 8")
+        require(q.dim() == 3, "q must have shape (total_q, num_heads, head_size)")
     if most_q == 1 and heads > fewer and swaps and width % 8 == 0:
         shape = [batch, fewer, heads // fewer, width]
         fits = q.shape[0] == batch

@@ -74,30 +74,47 @@ uint16_t wt_to_bfloat(float f) {
   return f != f ? 0x7fff : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-// fp8 (OCP): e4m3 has no infinity and one NaN, 0x7f; e5m2 is a half cut short.
+// Small floats (OCP): bits of fraction, least exponent, largest number, bits in all. Only e5m2 has infinities, and only
+// it and e4m3, whose one NaN is 0x7f, have NaNs.
+static const struct { int keep, least, width; float top; } SMALL[] = {
+  {3, -6, 8, 448.f}, {2, -14, 8, 57344.f}, {1, 0, 4, 6.f}, {3, 0, 6, 7.5f}, {2, -2, 6, 28.f},
+};
+
 static float widened(int kind, uint8_t b) {
   if (kind == 1) return wt_from_half((uint16_t)b << 8);
-  int exponent = b >> 3 & 15, fraction = b & 7;
-  float size = exponent == 15 && fraction == 7 ? float_of(0x7fc00000)
-             : exponent ? float_of((uint32_t)(exponent + 120) << 23 | (uint32_t)fraction << 20) : (float)fraction * (1.f / 512.f);
-  return float_of(bits_of(size) | (uint32_t)(b & 0x80) << 24);
+  int keep = SMALL[kind].keep, least = SMALL[kind].least, width = SMALL[kind].width;
+  uint32_t size = b & ((1u << (width - 1)) - 1), exponent = size >> keep, fraction = size & ((1u << keep) - 1);
+  float unit = float_of((uint32_t)(least - keep + 127) << 23);
+  float value = kind == 0 && size == 0x7f ? float_of(0x7fc00000)
+              : exponent ? float_of((exponent + 126 + least) << 23 | fraction << (23 - keep)) : (float)fraction * unit;
+  return float_of(bits_of(value) | (uint32_t)(b >> (width - 1) & 1) << 31);
 }
 
 void wt_narrow(int kind, const float *x, uint32_t *out) {
+  int keep = SMALL[kind].keep, least = SMALL[kind].least, width = SMALL[kind].width;
   for (int i = 0; i < LANES; i++) {
-    uint32_t sign = bits_of(x[i]) >> 24 & 0x80;
-    float size = float_of(bits_of(x[i]) & 0x7fffffff), top = kind ? 57344.f : 448.f;
-    if (size != size) { out[i] = 0x7f; continue; } // satfinite: infinities are the largest number too
-    float r = round_to(size, kind ? 2 : 3, kind ? -14 : -6);
+    uint32_t sign = bits_of(x[i]) >> 31 << (width - 1);
+    float size = float_of(bits_of(x[i]) & 0x7fffffff), top = SMALL[kind].top;
+    if (size != size) { out[i] = (1u << (width - 1)) - 1; continue; } // satfinite: infinities are the largest number too
+    float r = round_to(size, keep, least);
     if (!(r < top)) r = top;
-    uint32_t bits = bits_of(r);
-    if (kind) out[i] = sign | (bits < 0x38800000 ? (uint32_t)(r * 65536.f) : (bits >> 21) - (112 << 2));
-    else out[i] = sign | (bits < 0x3c800000 ? (uint32_t)(r * 512.f) : (bits >> 20) - (120 << 3));
+    float normal = float_of((uint32_t)(least + 127) << 23), unit = float_of((uint32_t)(keep - least + 127) << 23);
+    out[i] = sign | (r < normal ? (uint32_t)(r * unit) : (bits_of(r) >> (23 - keep)) - ((uint32_t)(126 + least) << keep));
+  }
+}
+
+// The exponent of a size, as `cvt` to ue8m0 gives it: bit 0 of `kind` rounds up, bit 1 keeps infinities finite.
+void wt_scale(int kind, const float *x, uint32_t *out) {
+  for (int i = 0; i < LANES; i++) {
+    uint32_t size = bits_of(x[i]) & 0x7fffffff, found = size >> 23;
+    if ((kind & 1) && size < 0x7f800000 && (found ? size & 0x7fffff : size > 0x400000)) found++;
+    out[i] = (kind & 2) && size <= 0x7f800000 && found == 255 ? 254 : found;
   }
 }
 
 void wt_widen(int kind, const uint32_t *x, uint32_t *out) {
-  for (int i = 0; i < LANES; i++) out[i] = wt_to_half(widened(kind, x[i])) | (uint32_t)wt_to_half(widened(kind, x[i] >> 8)) << 16;
+  int apart = kind == 2 ? 4 : 8;
+  for (int i = 0; i < LANES; i++) out[i] = wt_to_half(widened(kind, x[i])) | (uint32_t)wt_to_half(widened(kind, x[i] >> apart)) << 16;
 }
 
 enum { F16K, BF16K, TF32K, F64K, S8K, U8K, S4K, U4K, F32K, S32K, E4M3K, E5M2K };

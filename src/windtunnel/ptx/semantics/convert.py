@@ -9,8 +9,10 @@ from windtunnel.ptx.values import Value, vector
 
 FLOATS = ("f16", "bf16", "f32", "f64")
 INTEGRAL = {"rni": "roundeven", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
-NARROW = ("e4m3", "e5m2")
-CODES = {"e4m3": 0, "e5m2": 1}
+CODES = {"e4m3": 0, "e5m2": 1, "e2m1": 2, "e2m3": 3, "e3m2": 4}
+"""The formats of `wt_narrow` and `wt_widen`."""
+BITS = {"e2m1": 4}
+"""Of one number in a pair, where it has not a byte."""
 
 
 def convert(e: Emitter, i: Instruction) -> None:
@@ -18,11 +20,19 @@ def convert(e: Emitter, i: Instruction) -> None:
     if to in ("f16x2", "bf16x2") and of == "f32":
         high, low = (_to_half(e, i, halves.read(e, operand, "f32", i), to[:-2]) for operand in i.operands[1:3])
         e.put(i.operands[0], halves.pack(e, low, high))
-    elif to in ("e4m3x2", "e5m2x2"):
+    elif to == "ue8m0x2":
+        _to_scales(e, i, of)
+    elif of == "ue8m0x2" and to == "bf16x2":
+        e.put(i.operands[0], _from_scales(e, e.resize(e.value(i.operands[1], "i16"), "i32")))
+    elif to[:-2] in CODES:
         _to_eight_bits(e, i, to[:-2], of)
-    elif of in ("e4m3x2", "e5m2x2") and to == "f16x2":
-        bits = e.resize(e.value(i.operands[1], "i16"), "i32")
-        e.put(i.operands[0], _call(e, "wt_widen", CODES[of[:-2]], bits))
+    elif of[:-2] in CODES and to == "f16x2":
+        kind = of[:-2]
+        bits = e.resize(e.value(i.operands[1], "i8" if kind in BITS else "i16"), "i32")
+        pair = _call(e, "wt_widen", CODES[kind], bits)
+        if i.has("relu"):
+            pair = halves.pack(e, *(e.bitcast(floats.relu(e, v, "f16"), "i16") for v in halves.split(e, pair, "f16")))
+        e.put(i.operands[0], pair)
     elif to == "tf32":
         e.put(i.operands[0], _to_tf32(e, i, e.value(i.operands[1], "float")))
     elif to in FLOATS or of in FLOATS:
@@ -46,13 +56,41 @@ def _to_eight_bits(e: Emitter, i: Instruction, kind: str, of: str) -> None:
         raise KeyError(i.text)
     if of == "f16x2":
         low, high = (e.convert("fpext", v, "float") for v in halves.unpack(e, i.operands[1], of))
+    elif of == "bf16x2":
+        low, high = halves.unpack(e, i.operands[1], of)
     else:
         high, low = (e.value(operand, "float") for operand in i.operands[1:3])
     if i.has("relu"):
         high, low = (floats.relu(e, v, "f32") for v in (high, low))
     parts = [_call(e, "wt_narrow", CODES[kind], e.bitcast(v, "i32")) for v in (low, high)]
+    bits = BITS.get(kind, 8)
+    both = e.operation("or", parts[0], e.operation("shl", parts[1], e.constant("i32", bits)))
+    e.put(i.operands[0], e.resize(both, "i8" if bits < 8 else "i16"))
+
+
+def _to_scales(e: Emitter, i: Instruction, of: str) -> None:
+    """The exponents of two sizes, rounded towards zero or up; signs do not count, NaN is 255."""
+    if not (i.has("rz") or i.has("rp")):
+        raise KeyError(i.text)
+    if of == "bf16x2":
+        low, high = halves.unpack(e, i.operands[1], of)
+    else:
+        high, low = (e.value(operand, "float") for operand in i.operands[1:3])
+    code = int(i.has("rp")) + 2 * int(i.has("satfinite"))
+    parts = [_call(e, "wt_scale", code, e.bitcast(v, "i32")) for v in (low, high)]
     both = e.operation("or", parts[0], e.operation("shl", parts[1], e.constant("i32", 8)))
     e.put(i.operands[0], e.resize(both, "i16"))
+
+
+def _from_scales(e: Emitter, bits: Value) -> Value:
+    """Powers of two as two bfloat16: 2^-127 has no exponent there, 255 is NaN."""
+    parts = []
+    for shift in (0, 8):
+        one = e.operation("and", e.operation("lshr", bits, e.constant("i32", shift)), e.constant("i32", 255))
+        power = e.operation("shl", one, e.constant("i32", 7))
+        power = e.select(e.compare("eq", one, e.constant("i32", 0)), e.constant("i32", 0x40), power)
+        parts.append(e.select(e.compare("eq", one, e.constant("i32", 255)), e.constant("i32", 0x7FFF), power))
+    return halves.pack(e, *parts)
 
 
 def _to_tf32(e: Emitter, i: Instruction, value: Value) -> Value:

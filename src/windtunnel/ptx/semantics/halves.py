@@ -36,10 +36,14 @@ def round_bfloat(e: Emitter, value: Value, zero: bool = False) -> Value:
 
 def unpack(e: Emitter, operand: str, kind: str) -> tuple[Value, Value]:
     """The low and the high half of a pair."""
-    whole = e.value(operand, "i32")
-    low = e.resize(whole, "i16")
-    high = e.resize(e.operation("lshr", whole, e.constant("i32", 16)), "i16")
-    return from_bits(e, low, PACKED[kind]), from_bits(e, high, PACKED[kind])
+    return split(e, e.value(operand, "i32"), PACKED[kind])
+
+
+def split(e: Emitter, pair: Value, kind: str) -> tuple[Value, Value]:
+    """The low and the high half of 32 bits."""
+    low = e.resize(pair, "i16")
+    high = e.resize(e.operation("lshr", pair, e.constant("i32", 16)), "i16")
+    return from_bits(e, low, kind), from_bits(e, high, kind)
 
 
 def pack(e: Emitter, low: Value, high: Value) -> Value:

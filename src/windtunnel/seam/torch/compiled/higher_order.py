@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from windtunnel.errors import UnsupportedError
+from windtunnel.ptx import inline
 from windtunnel.seam.torch.compiled.answers import Answers, about
 from windtunnel.seam.torch.dispatch.generators import Emulated
 from windtunnel.seam.torch.dispatch.mode import Dispatch
@@ -205,12 +207,35 @@ def _drawing_again(context: Evaluation, state: Tensor, operator: OpOverload, *ar
         torch.cuda.set_rng_state(before)
 
 
+def _inline_assembly(
+    context: Evaluation,
+    *inputs: Tensor,
+    asm_str: str,
+    constraints: str,
+    dtype: torch.dtype,
+    is_pure: bool = True,
+    pack: int = 1,
+) -> Tensor:
+    """PTX over elements, which a graph has where torchao casts to MXFP8 on Blackwell."""
+    given = torch.broadcast_tensors(*inputs)
+    out = torch.empty_like(given[0], dtype=dtype)
+    if out.is_meta:
+        return out
+    arrays = [np.asarray(one.reshape(-1).view(RAW[one.itemsize])) for one in given]
+    (found,) = inline.elementwise(asm_str, constraints, arrays, [np.dtype(f"u{dtype.itemsize}")], pack)
+    return out.copy_(torch.from_numpy(found.view(f"i{dtype.itemsize}")).view(dtype).view(given[0].shape))
+
+
+RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
 EVALUATE: dict[str, Callable[..., object]] = {
     "cond": _cond,
     "while_loop": _while_loop,
     "while_loop_stack_output": partial(_while_loop, stacked=True),
     "invoke_subgraph": _invoke_subgraph,
     "associative_scan": _associative_scan,
+    "inline_asm_elementwise": _inline_assembly,
     "with_effects": _with_effects,
     "graphsafe_run_with_rng_state": _drawing_apart,
     "run_and_save_rng_state": _drawing,

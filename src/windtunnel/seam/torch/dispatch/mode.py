@@ -132,7 +132,7 @@ class Dispatch(TorchDispatchMode):
         plan = self.plans[id(func)] = made
         if self.state.overridden and func.name() in self.state.overridden:
             plan.handler = overridden
-        if (description := described.of(func.name())) is not None:
+        if (description := described.of(func.name()) or without_kernel.shipped(func)) is not None:
             plan.handler = handler_of_described(plan, description)
         if plan.handler is not None:
             return plan
@@ -143,6 +143,8 @@ class Dispatch(TorchDispatchMode):
             plan.handler = composite
         if plan.handler is None and (kinds := without_kernel.missing(func)):
             plan.handler = partial(without_kernel.refuse, kinds)
+        if plan.handler is None and without_kernel.in_a_binary(func):
+            plan.handler = without_kernel.explain
         plan.memory = plan.row is not None or not allocates_results_only(plan)
         known = plan.card
         special = known.tf32 or known.library or plan.memory or known.waits in ("always", "mask")

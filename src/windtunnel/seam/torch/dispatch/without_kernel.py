@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import torch
 
+from windtunnel.operators import described
+from windtunnel.operators.described import Description
 from windtunnel.seam.torch.dispatch.parts import Mode
 from windtunnel.seam.torch.plans import native_functions
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
 from windtunnel.seam.torch.plans.messages import no_kernel
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.plan import BUILT_IN, Plan, tensors_in
 from windtunnel.seam.torch.tags import device_of
 
 OURS = frozenset(
@@ -20,11 +22,39 @@ OURS = frozenset(
 )  # fmt: skip
 """What C++ calls for a device's tensors, since it takes them for the CPU's, where CUDA would call another kernel."""
 
+KERNELS = tuple(
+    getattr(torch._C.DispatchKey, name)
+    for name in ("CUDA", "CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
+)
+"""Where an operator of a library may have a kernel that gives its values."""
+
 
 def missing(func: OpOverload) -> frozenset[str]:
     """The kinds of tensors, as `native_functions.BACKENDS` has them, that an operator takes on the CPU alone."""
     found = native_functions.of(func)
     return frozenset() if found is None or func._schema.name in OURS else found.missing
+
+
+def shipped(func: OpOverload) -> Description | None:
+    """What windtunnel says of an operator whose library has its kernel in a binary that this machine cannot load."""
+    return described.of_binary(func.name()) if in_a_binary(func) else None
+
+
+def in_a_binary(func: OpOverload) -> bool:
+    """Whether a library has defined an operator and no kernel that gives its values has been loaded."""
+    return func.namespace not in BUILT_IN and not any(map(func.has_kernel_for_dispatch_key, KERNELS))
+
+
+def explain(dispatch: Mode, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """Run such an operator, with a way out where PyTorch refuses it."""
+    try:
+        return dispatch.general(plan, func, args, kwargs)
+    except NotImplementedError as error:
+        error.add_note(
+            f"{plan.name} has its kernel in a binary that this machine has not loaded. A few lines (windtunnel.kernel) "
+            "say what it computes: windtunnel run --kernels FILE"
+        )
+        raise
 
 
 def refuse(

@@ -40,6 +40,13 @@ ARCHITECTURE = (
     "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or ROCm MI300+"
 )
 LAYOUT = "Only multiplication of row-major and column-major matrices is supported by cuBLASLt"
+ALIGNMENT = 16
+"""Bytes that the addresses of matrices are a multiple of (cuBLAS, "Using the cuBLASLt API"), which PyTorch leaves to
+cuBLASLt to check."""
+MISALIGNED = (
+    "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling cublasLtMatmul with transpose_mat1 t transpose_mat2 n "
+    "m {m} n {n} k {k} mat1_ld {k} mat2_ld {k} result_ld {m} computeType 68 scaleType 0"
+)
 NOT_SUPPORTED = (
     "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmulAlgoGetHeuristic( ltHandle, "
     "computeDesc.descriptor(), Adesc.descriptor(), Bdesc.descriptor(), Cdesc.descriptor(), Ddesc.descriptor(), "
@@ -350,6 +357,9 @@ def _library(capability: Capability, one: Tensor, two: Tensor, recipe: tuple[int
     known = (recipe not in HOPPER or capability[0] == 9) and (recipe not in BLACKWELL or capability[0] >= 10)
     ordered = in_order or (capability[0] >= 10 and recipe == (TENSOR, TENSOR))
     _require(known and ordered and out in OUTPUTS, NOT_SUPPORTED)
+    if recipe != (ROW, ROW):
+        aligned = all(matrix.storage_offset() * matrix.itemsize % ALIGNMENT == 0 for matrix in (one, two))
+        _require(aligned, MISALIGNED.format(m=two.shape[1], n=one.shape[0], k=one.shape[1]))
 
 
 def _is_row_major(matrix: Tensor) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from windtunnel.ptx import inline
 from windtunnel.seam.torch.triton import values
-from windtunnel.seam.torch.triton.base import Base, TensorHandle, Tile, Type
+from windtunnel.seam.torch.triton.base import UNSUPPORTED, Base, TensorHandle, Tile, Type
 from windtunnel.seam.torch.triton.values import Array
 
 PRECISIONS = {"fp16": "fp16", "bf16": "bf16", "fp64": "fp64", "int8": "int8", "uint8": "int8"}
@@ -136,9 +138,35 @@ class Arithmetic(Base):
         """A function of libdevice."""
         function = values.libdevice(symbol)
         if function is None or libPath:
-            raise NotImplementedError(f"{symbol} not supported in interpreter mode")
+            raise NotImplementedError(f"{symbol} {UNSUPPORTED}")
         found = function(*(handle.data for handle in argList))
         return self._handle(np.asarray(found).astype(self._type(retType)), retType.scalar)
+
+    def create_inline_asm(
+        self, inlineAsm: str, constraints: str, values: Sequence[TensorHandle], type: Sequence[Type], isPure: bool,
+        pack: int,
+    ) -> AssemblyResults:  # fmt: skip
+        """Inline assembly, once for `pack` elements of the block."""
+        shape = values[0].data.shape if values else ()
+        given = [np.ascontiguousarray(handle.data).reshape(-1) for handle in values]
+        scalars = [one.scalar for one in type]
+        dtypes = [np.dtype(self._type(scalar)) for scalar in scalars]
+        if np.dtype(np.bool_) in (*dtypes, *(one.dtype for one in given)):
+            raise NotImplementedError(f"inline assembly with operands of one bit {UNSUPPORTED}")
+        found = inline.elementwise(inlineAsm, constraints, given, dtypes, pack)
+        # Without operands there is one result, a scalar.
+        blocks = (one.reshape(shape) if values else one[:1] for one in found)
+        return AssemblyResults([self._handle(*one) for one in zip(blocks, scalars, strict=True)])
+
+
+class AssemblyResults(NamedTuple):
+    """What inline assembly gave, as Triton asks for it."""
+
+    handles: Sequence[TensorHandle]
+
+    def get_result(self, number: int) -> TensorHandle:
+        """One of them."""
+        return self.handles[number]
 
 
 def _bitwise(operation: object) -> bool:

@@ -98,6 +98,8 @@ class ComputedWork:
 
 
 OLDEST = (3, 7)
+UNSUPPORTED = "not supported in interpreter mode"
+"""How Triton's interpreter ends what it says of an operation that it has not."""
 
 
 def check_version() -> None:

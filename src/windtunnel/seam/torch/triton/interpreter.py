@@ -21,7 +21,7 @@ from windtunnel.seam.signatures import refuse, signature_of, takes_all
 from windtunnel.seam.torch.triton import rewriting, values
 from windtunnel.seam.torch.triton.accesses import Accesses
 from windtunnel.seam.torch.triton.arithmetic import Arithmetic
-from windtunnel.seam.torch.triton.base import ComputedWork, JITFunction
+from windtunnel.seam.torch.triton.base import UNSUPPORTED, ComputedWork, JITFunction
 from windtunnel.seam.torch.triton.debugging import Debugging
 from windtunnel.seam.torch.triton.memory import AssertedError, IllegalAddressError, LaunchMemory
 from windtunnel.seam.torch.triton.reductions import Reductions
@@ -30,7 +30,6 @@ LOCK = threading.RLock()
 """The interpreter patches Triton's language, which is one for all threads."""
 LIBDEVICE = "triton.language.extra.libdevice"
 MISSING = object()
-UNSUPPORTED = "not supported in interpreter mode"
 
 
 class Interpreter(Accesses, Arithmetic, Debugging, Reductions):
@@ -347,8 +346,8 @@ class Interpreter(Accesses, Arithmetic, Debugging, Reductions):
 
 OPERATIONS = (
     "binary_op", "cast_impl", "create_assert", "create_atomic_cas", "create_atomic_rmw", "create_dot", "create_erf",
-    "create_extern_elementwise", "create_fma", "create_fp_to_fp", "create_masked_load", "create_masked_store",
-    "create_print", "ternary_op", "unary_op",
+    "create_extern_elementwise", "create_fma", "create_fp_to_fp", "create_inline_asm",
+    "create_masked_load", "create_masked_store", "create_print", "ternary_op", "unary_op",
     # which not every version has
     "create_atomic_load", "create_atomic_poll", "create_atomic_store", "create_dot_scaled",
 )  # fmt: skip
