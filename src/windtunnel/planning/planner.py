@@ -330,8 +330,8 @@ class Planner:
         `tried` has the verdicts of earlier searches, and those of this one afterwards.
         """
         search = Search(largest, min(gpu.memory_bytes for gpu in layout.models(spec)))
-        for value, verdict in tried.items():
-            _learn(search, value, verdict, margin)
+        for earlier, verdict in tried.items():
+            _learn(search, earlier, verdict, margin)
         while (value := search.next_value()) is not None:
             verdict = self._verdict(spec, (*choices, largest.choice(value)), timed=False, near=len(tried) > 1)
             tried[value] = verdict
