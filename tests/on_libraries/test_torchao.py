@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -93,3 +96,61 @@ def test_without_data_memory_is_the_same() -> None:
             model(torch.ones(64, 256, device="cuda", dtype=torch.bfloat16)).float().sum().backward()
             peaks.append(torch.cuda.max_memory_allocated())
     assert peaks[0] == peaks[1]
+
+
+MXFP8 = """
+import sys, torch
+from torch import nn
+from torchao.prototype.moe_training.config import MXFP8TrainingOpConfig, MXFP8TrainingRecipe
+from torchao.quantization import quantize_
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256)).bfloat16().cuda()
+recipe = MXFP8TrainingOpConfig.from_recipe(MXFP8TrainingRecipe(sys.argv[1]))
+quantize_(model, recipe, filter_fn=lambda module, name: isinstance(module, nn.Linear))
+step = torch.compile(model) if "compiled" in sys.argv else model
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.randn(128, 256).to("cuda", torch.bfloat16)
+for _ in range(3):
+    loss = (step(x).float() ** 2).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print("loss", loss.item())
+print("peak", torch.cuda.max_memory_allocated())
+"""
+
+
+def trained(tmp_path: Path, *arguments: str, no_data: bool = False) -> tuple[list[float], int]:
+    """The losses and the peak of that training in a process of its own: torchao asks which GPU it has when imported."""
+    (tmp_path / "train.py").write_text(MXFP8)
+    flags = ["--no-data"] if no_data else []
+    command = [sys.executable, "-m", "windtunnel", "run", "--gpus", "B200", *flags, "train.py", *arguments]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    words = [line.split() for line in ran.stdout.splitlines()]
+    return [float(w[1]) for w in words if w[:1] == ["loss"]], next(int(w[1]) for w in words if w[:1] == ["peak"])
+
+
+@pytest.mark.parametrize("how", ["eager", "compiled"])
+def test_training_in_mxfp8(tmp_path: Path, how: str) -> None:
+    losses, peak = trained(tmp_path, "mxfp8_rceil", how)
+    assert losses == pytest.approx(trained(tmp_path, "mxfp8_emulated_rceil", how)[0], rel=1e-2)
+    assert losses[0] > losses[1] > losses[2]
+    assert trained(tmp_path, "mxfp8_rceil", how, no_data=True)[1] == peak
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(("name", "error"), [("MXDynamicActivationMXWeight", 0.06), ("NVFP4WeightOnly", 0.16)])
+def test_layers_of_blackwell(name: str, error: float, compiled: bool) -> None:
+    from torchao.prototype import mx_formats
+    from torchao.quantization import quantize_
+
+    with windtunnel.emulate("B200"), torch.no_grad():
+        plain = network()
+        x = torch.randn(64, 256, device="cuda", dtype=torch.bfloat16)
+        wanted = plain(x)
+        quantized = copy.deepcopy(plain)
+        quantize_(quantized, getattr(mx_formats, f"{name}Config")())
+        found = torch.compile(quantized)(x) if compiled else quantized(x)
+        assert off_by(found, wanted) < error
