@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -379,6 +380,16 @@ def test_a_synchronization_that_is_not_wanted_warns_or_raises(session: Session) 
     with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
         x.nonzero()
     torch.cuda.set_sync_debug_mode("default")
+
+
+def test_polling_for_something_outside_takes_about_as_long_as_it_does(session: Session, tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    begin, real = time.monotonic(), time.clock_gettime(time.CLOCK_MONOTONIC)
+    threading.Timer(0.5, path.touch).start()  # as another process lets go of its lock
+    while not path.exists():
+        time.sleep(0.01)
+    waited = time.clock_gettime(time.CLOCK_MONOTONIC) - real
+    assert 0.5 < time.monotonic() - begin < 1.01 + 2 * waited
 
 
 def test_sleep_takes_modelled_time(session: Session) -> None:

@@ -11,6 +11,7 @@ import time
 import timeit
 from collections.abc import Callable
 from types import FrameType
+from typing import NamedTuple
 
 from windtunnel.machine.clock import HostThread
 from windtunnel.machine.machine import Machine
@@ -21,6 +22,13 @@ from windtunnel.trace.operation import Kind
 SECOND_NS = 1_000_000_000
 READ_NS = 50
 """What reading the clock costs the host (a vDSO call; modelled)."""
+
+POLL_NS = 20 * READ_NS
+"""Two sleeps with no more than this between them have no operation between them."""
+MOST_POLLS = 100
+"""So many sleeps in a row wait for something outside, such as another process's lock on a file, which takes real time:
+the following ones take it too, so that they are not modelled as hours."""
+LONGEST_POLL_S = 0.1
 
 CLOCKS = ("time", "monotonic", "perf_counter")
 REAL = (sys.stdlib_module_names - {"timeit", "__main__"}) | {
@@ -90,6 +98,7 @@ def _with_timer(timer: Callable[[], float]) -> tuple[object, ...]:
 
 def _sleep(machine: Machine, host: Callable[[], HostThread], sites: Sites) -> Callable[[float], None]:
     stock = time.sleep
+    polls: dict[int, Polls] = {}
 
     def sleep(seconds: float) -> None:
         if not _is_modelled(sys._getframe(1)):
@@ -97,6 +106,21 @@ def _sleep(machine: Machine, host: Callable[[], HostThread], sites: Sites) -> Ca
             return
         if seconds < 0:
             raise ValueError("sleep length must be non-negative")
-        machine.sleep(host(), round(seconds * SECOND_NS), sites.number(2))
+        thread, site = host(), sites.number(2)
+        before = polls.get(thread.index, Polls(0, 0, 0))
+        again = site == before.site and thread.now_ns - before.end_ns <= POLL_NS
+        machine.sleep(thread, round(seconds * SECOND_NS), site)
+        number = before.number + 1 if again else 0
+        polls[thread.index] = Polls(site, thread.now_ns, number)
+        if number >= MOST_POLLS:
+            stock(min(seconds, LONGEST_POLL_S))
 
     return sleep
+
+
+class Polls(NamedTuple):
+    """A thread's sleeps in one place, one after another with nothing between: where, when the last ended, how many."""
+
+    site: int
+    end_ns: int
+    number: int
