@@ -1,5 +1,7 @@
 """The lines of a cluster's job: what communication nothing hides, by group, and within what the step is known."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from windtunnel.reports.parts import job
@@ -41,6 +43,18 @@ def test_the_range_of_a_step_holds_kernels_network_and_the_slowest_gpu():
         "99.4 µs to 134 µs: kernels within ±10 %, the network's 36 % of the step within 0.80 to 1.50"
     )
     assert words.endswith("the slowest of 16 GPUs 3 % later")
+
+
+def test_samples_are_those_of_as_many_batches_as_samplers_have_replicas(monkeypatch):
+    monkeypatch.setattr(job.throughput, "measure", lambda trace: SimpleNamespace(number=8))
+    monkeypatch.setattr(job.throughput, "tokens", lambda trace: None)
+    trace = rank()
+    step_s = 110e-6
+    each = job.describe({0: trace}, "", {0: "0-15"}, 16)["job"]
+    assert each == f"{8 * 16 / step_s:,.0f} samples a second in all, if each of 16 ranks has batches of its own"
+    trace.facts["replicas"] = 4
+    known = job.describe({0: trace}, "", {0: "0-15"}, 16)["job"]
+    assert known == f"{8 * 4 / step_s:,.0f} samples a second in all, with 4 replicas"
 
 
 def test_one_node_has_no_network_in_its_range():

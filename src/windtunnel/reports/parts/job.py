@@ -105,16 +105,20 @@ def _range_words(found: Range | None, step_ns: int, world: int) -> str:
 
 
 def _rate(trace: Trace, step_ns: int | None, world: int) -> str:
-    """What the job does in a second, if every rank has batches of its own."""
+    """What the job does in a second: by as many batches as its samplers have replicas, else as there are ranks."""
     if not step_ns:
         return ""
     samples, tokens = throughput.measure(trace), throughput.tokens(trace)
+    replicas = trace.facts.get("replicas")
     words = [
-        f"{number * world * 1e9 / step_ns:,.0f} {name} a second"
+        f"{number * (replicas or world) * 1e9 / step_ns:,.0f} {name} a second"
         for name, number in (("samples", samples.number if samples else 0), ("tokens", tokens or 0))
         if number
     ]
-    return f"{', '.join(words)} in all, if each of {world} ranks has batches of its own" if words else ""
+    if not words:
+        return ""
+    which = f"with {replicas} replicas" if replicas else f"if each of {world} ranks has batches of its own"
+    return f"{', '.join(words)} in all, {which}"
 
 
 def _memory(traces: Mapping[int, Trace], stands_for: Mapping[int, str]) -> str:
