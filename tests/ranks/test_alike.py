@@ -42,6 +42,12 @@ def test_more_work_of_one_rank_is_a_difference():
     assert note.site.line == 3
 
 
+def test_how_often_a_library_polls_is_no_difference_and_how_often_the_program_sleeps_is():
+    poll, nap = ((Kind.HOST, name, (), 7, ()) for name in ("time.sleep of a library", "time.sleep"))
+    assert difference(FOLD, (0, 7), (trace(PRODUCT), trace(poll, poll, PRODUCT))) is None
+    assert dict(difference(FOLD, (0, 7), (trace(PRODUCT), trace(nap, PRODUCT))).detail)["other_line"] == 7
+
+
 def test_memory_is_compared():
     note = difference(FOLD, (0, 7), (trace(PRODUCT), trace(PRODUCT, peak=4096)))
     assert dict(note.detail)["does"] == "a peak of 1.00 KiB"

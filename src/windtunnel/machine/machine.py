@@ -348,10 +348,10 @@ class Machine:
         dispatch = self.devices[stream.device].cost.dispatch_ns("spin_kernel")
         return self.launch(host, stream, Cost(number, dispatch, duration_ns, 0, 0, 0.0), site)
 
-    def sleep(self, host: HostThread, duration_ns: int, site: int = 0) -> None:
-        """The host does nothing for so long."""
+    def sleep(self, host: HostThread, duration_ns: int, site: int = 0, by: str = "time.sleep") -> None:
+        """The host does nothing for so long; `by` names what let it."""
         host.sleep(duration_ns)
-        self.mark(host, Kind.HOST, "time.sleep", duration_ns, site, duration_ns)
+        self.mark(host, Kind.HOST, by, duration_ns, site, duration_ns)
 
     # ------------------------------------------------------------------ events
 

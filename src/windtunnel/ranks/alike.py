@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from windtunnel.ranks.fold import Fold
-from windtunnel.trace.operation import UNKNOWN_SITE, Kind, Note, Signature, Site
+from windtunnel.trace.operation import LIBRARYS_SLEEP, UNKNOWN_SITE, Kind, Note, Signature, Site
 from windtunnel.trace.trace import Trace
 from windtunnel.trace.units import format_bytes
 
@@ -46,6 +46,8 @@ class Steps:
             named = self._signatures.get(signature)
             if named is None:
                 named = self._signatures[signature] = self._named(trace.signatures[signature])
+            if named[0] == LIBRARYS_SLEEP:  # how often it polls depends on other processes
+                continue
             size = value if kind in SIZED else 0
             self._near = site if site.file else self._near
             yield (kind, device, lane.stream, lane.thread, site.file, site.line, size, named), signature, self._near

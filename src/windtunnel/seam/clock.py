@@ -17,7 +17,7 @@ from windtunnel.machine.clock import HostThread
 from windtunnel.machine.machine import Machine
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.sites import Sites
-from windtunnel.trace.operation import Kind
+from windtunnel.trace.operation import LIBRARYS_SLEEP, Kind
 
 SECOND_NS = 1_000_000_000
 READ_NS = 50
@@ -101,7 +101,8 @@ def _sleep(machine: Machine, host: Callable[[], HostThread], sites: Sites) -> Ca
     polls: dict[int, Polls] = {}
 
     def sleep(seconds: float) -> None:
-        if not _is_modelled(sys._getframe(1)):
+        frame = sys._getframe(1)
+        if not _is_modelled(frame):
             stock(seconds)
             return
         if seconds < 0:
@@ -109,7 +110,8 @@ def _sleep(machine: Machine, host: Callable[[], HostThread], sites: Sites) -> Ca
         thread, site = host(), sites.number(2)
         before = polls.get(thread.index, Polls(0, 0, 0))
         again = site == before.site and thread.now_ns - before.end_ns <= POLL_NS
-        machine.sleep(thread, round(seconds * SECOND_NS), site)
+        by = "time.sleep" if sites.is_program(frame) else LIBRARYS_SLEEP
+        machine.sleep(thread, round(seconds * SECOND_NS), site, by)
         number = before.number + 1 if again else 0
         polls[thread.index] = Polls(site, thread.now_ns, number)
         if number >= MOST_POLLS:

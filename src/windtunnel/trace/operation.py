@@ -68,6 +68,8 @@ UNKNOWN_GPU = "unknown GPU"
 LAUNCH_GAP_NS = 100_000
 """A longer pause of the host is no launch: issuing one operation takes 2 to 30 µs in eager PyTorch."""
 
+LIBRARYS_SLEEP = "time.sleep of a library"
+"""The name of a row where a library sleeps, such as one that polls for a lock that another process holds."""
 FIRST_USE = "first use: "
 """How the name of a row of the host's work begins that happens once a process and device."""
 
