@@ -166,6 +166,23 @@ def test_speech_is_decoded_once_without_data(tmp_path: Path) -> None:
         assert whisper["_retrieve_segment"](torch.randint(3, 9, (5,), device="cuda")) == [1] * 5
 
 
+def test_integers_that_a_trainer_gathers_for_metrics_are_made_up(tmp_path: Path) -> None:
+    """transformers' Trainer takes what was predicted to NumPy: tokens where it generates them."""
+    ask = "def nested_numpify(tensor):\n    return tensor.cpu().numpy()\n"
+    numpify = of_library(tmp_path, "transformers/trainer_pt_utils.py", ask)["nested_numpify"]
+    with windtunnel.emulate("A100", no_data=True):
+        assert numpify(torch.randint(3, 9, (2, 5), device="cuda")).shape == (2, 5)
+        assert (numpify(torch.rand(2, 5, device="cuda")) == 1).all()
+
+
+def test_no_feature_is_an_outlier_without_data(tmp_path: Path) -> None:
+    """bitsandbytes' 8-bit layers look for features that they keep in 16 bits."""
+    ask = "def int8_vectorwise_quant(A, threshold):\n    return bool((A.abs() >= threshold).any())\n"
+    quantize = of_library(tmp_path, "bitsandbytes/functional.py", ask)["int8_vectorwise_quant"]
+    with windtunnel.emulate("A100", no_data=True):
+        assert not quantize(torch.rand(4, 8, device="cuda"), 6.0)
+
+
 def of_library(folder: Path, name: str, text: str) -> dict[str, Callable[[Tensor], Any]]:
     """The functions of a file of a library."""
     file = folder / "site-packages" / name

@@ -9,6 +9,7 @@ from __future__ import annotations
 FULL = 1, "completions have full length, of tokens 1"
 VALID = True, "distributions' parameters and values are valid"
 ANSWERS: dict[tuple[str, str], tuple[bool | int, str]] = {
+    ("bitsandbytes/functional.py", "int8_vectorwise_quant"): (False, "no feature is an outlier"),
     ("torch/nn/init.py", "_no_grad_trunc_normal_"): (False, "no number that is drawn lies out of bounds"),
     ("torch/nn/functional.py", "gaussian_nll_loss"): (False, "no variance is negative"),
     ("torch/nn/modules/transformer.py", "_detect_is_causal_mask"): (True, "the mask is a causal one"),
@@ -37,6 +38,7 @@ ANSWERS: dict[tuple[str, str], tuple[bool | int, str]] = {
     ("transformers/models/whisper/generation_whisper.py", "_need_fallback"): (False, "no text is decoded again"),
     ("transformers/models/whisper/generation_whisper.py", "_retrieve_segment"): (1, "no token is a time"),
     ("transformers/modeling_attn_mask_utils.py", "_ignore_causal_mask_sdpa"): (True, "no token is padding"),
+    ("transformers/trainer_pt_utils.py", "nested_numpify"): (1, "what is predicted for metrics is 1"),
     ("transformers/modeling_utils.py", "warn_if_padding_and_no_attention_mask"): (False, "no token is padding"),
     ("trl/trainer/distillation_trainer.py", "_generate_single_turn"): FULL,
     ("trl/trainer/grpo_trainer.py", "_generate_single_turn"): FULL,
