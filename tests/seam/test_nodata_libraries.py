@@ -142,6 +142,39 @@ def test_written_integers_stay_known() -> None:
             numbers.tolist()
 
 
+def test_known_numbers_decide_shapes() -> None:
+    """As vision towers count the patches of images, and compare them with the tokens that stand for them."""
+    with windtunnel.emulate("A100", no_data=True):
+        grid = torch.tensor([[1, 4, 2], [2, 2, 3]]).cuda()
+        lengths = torch.repeat_interleave(grid[:, 1] * grid[:, 2], grid[:, 0])
+        assert lengths.tolist() == [8, 6, 6]
+        assert torch.rand(2, 5, device="cuda").repeat_interleave(grid[:, 0], dim=0).shape == (3, 5)
+        assert [one.tolist() for one in torch.unique(lengths, return_counts=True)] == [[6, 8], [2, 1]]
+        torch._check_tensor_all_with(ValueError, lengths.sum() == 20, lambda: "tokens and patches do not match")
+        with pytest.raises(ValueError, match="do not match"):
+            torch._check_tensor_all_with(ValueError, lengths.sum() == 19, lambda: "tokens and patches do not match")
+        with pytest.raises(windtunnel.errors.UnsupportedError, match="decides a shape by values"):
+            torch.repeat_interleave(torch.randint(1, 3, (4,), device="cuda"))
+
+
+COUNTING: dict[str, Callable[[Tensor], Tensor]] = {
+    "boundaries": lambda n: nn.functional.pad(n.cumsum(0, dtype=torch.int32), (1, 0)),
+    "repeated": lambda n: n.repeat(2),
+    "halved": lambda n: n.div(2, rounding_mode="floor"),
+    "at least": lambda n: n.clamp_min(3),
+    "products": lambda n: n.cumprod(0) * n.prod(),
+    "added": lambda n: n.scatter_add(0, n % 2, n).index_add(0, n % 2, n),
+    "found": lambda n: torch.searchsorted(n, n * 2),
+}
+
+
+@pytest.mark.parametrize("name", COUNTING)
+def test_what_is_counted_of_known_numbers_is_known(name: str) -> None:
+    lengths = torch.tensor([2, 3, 5])
+    with windtunnel.emulate("A100", no_data=True):
+        assert COUNTING[name](lengths.cuda()).tolist() == COUNTING[name](lengths).tolist()
+
+
 @pytest.mark.parametrize("trainer", ["distillation", "grpo", "rloo"])
 def test_completions_of_a_reinforcement_learner_have_full_length(tmp_path: Path, trainer: str) -> None:
     """TRL asks for the tokens that were drawn, and which of them come before a text's end."""
@@ -181,6 +214,14 @@ def test_no_feature_is_an_outlier_without_data(tmp_path: Path) -> None:
     quantize = of_library(tmp_path, "bitsandbytes/functional.py", ask)["int8_vectorwise_quant"]
     with windtunnel.emulate("A100", no_data=True):
         assert not quantize(torch.rand(4, 8, device="cuda"), 6.0)
+
+
+def test_boxes_are_valid_without_data(tmp_path: Path) -> None:
+    """transformers' detectors look whether the boxes that they predict have their corners in order."""
+    ask = "def generalized_box_iou(boxes):\n    return bool((boxes[:, 2:] >= boxes[:, :2]).all())\n"
+    iou = of_library(tmp_path, "transformers/loss/loss_for_object_detection.py", ask)["generalized_box_iou"]
+    with windtunnel.emulate("A100", no_data=True):
+        assert iou(torch.rand(4, 4, device="cuda"))
 
 
 def of_library(folder: Path, name: str, text: str) -> dict[str, Callable[[Tensor], Any]]:

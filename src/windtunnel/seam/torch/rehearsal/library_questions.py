@@ -28,6 +28,7 @@ ANSWERS: dict[tuple[str, str], tuple[bool | int, str]] = {
     ("transformers/generation/utils.py", "_beam_search"): (True, "beams go on to the length that was asked for"),
     ("transformers/generation/utils.py", "_get_logits_processor"): (False, "all tokens of the prompt are valid"),
     ("transformers/generation/utils.py", "generate"): (False, "no prompt is padded at its end"),
+    ("transformers/loss/loss_for_object_detection.py", "generalized_box_iou"): (True, "boxes' corners are in order"),
     ("transformers/masking_utils.py", "find_packed_sequence_indices"): (True, "no sequences are packed"),
     ("transformers/masking_utils.py", "_ignore_causal_mask_sdpa"): (True, "no token is padding"),
     ("transformers/masking_utils.py", "_ignore_bidirectional_mask_sdpa"): (True, "no token is padding"),
