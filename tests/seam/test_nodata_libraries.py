@@ -216,6 +216,15 @@ def test_no_feature_is_an_outlier_without_data(tmp_path: Path) -> None:
         assert not quantize(torch.rand(4, 8, device="cuda"), 6.0)
 
 
+def test_pictures_have_a_last_position_without_data(tmp_path: Path) -> None:
+    """transformers' Qwen2-VL asks where a text ends, for the tokens that may follow."""
+    ask = "def get_rope_index(positions):\n    return positions.max().item()\n"
+    file = "transformers/models/qwen2_vl/modeling_qwen2_vl.py"
+    last = of_library(tmp_path, file, ask)["get_rope_index"]
+    with windtunnel.emulate("A100", no_data=True):
+        assert last(torch.rand(3, 8, device="cuda").long()) == 1
+
+
 def test_boxes_are_valid_without_data(tmp_path: Path) -> None:
     """transformers' detectors look whether the boxes that they predict have their corners in order."""
     ask = "def generalized_box_iou(boxes):\n    return bool((boxes[:, 2:] >= boxes[:, :2]).all())\n"

@@ -7,6 +7,8 @@ be padded, the whole batch is computed, the most that the step takes.
 from __future__ import annotations
 
 FULL = 1, "completions have full length, of tokens 1"
+WITH_PICTURES = ("glm4v", "glm4v_moe", "paddleocr_vl", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+"""Models of transformers that give pictures positions in three dimensions."""
 VALID = True, "distributions' parameters and values are valid"
 ANSWERS: dict[tuple[str, str], tuple[bool | int, str]] = {
     ("bitsandbytes/functional.py", "int8_vectorwise_quant"): (False, "no feature is an outlier"),
@@ -41,6 +43,10 @@ ANSWERS: dict[tuple[str, str], tuple[bool | int, str]] = {
     ("transformers/modeling_attn_mask_utils.py", "_ignore_causal_mask_sdpa"): (True, "no token is padding"),
     ("transformers/trainer_pt_utils.py", "nested_numpify"): (1, "what is predicted for metrics is 1"),
     ("transformers/modeling_utils.py", "warn_if_padding_and_no_attention_mask"): (False, "no token is padding"),
+    **{
+        (f"transformers/models/{name}/modeling_{name}.py", "get_rope_index"): (1, "a text's last position is 1")
+        for name in WITH_PICTURES
+    },
     ("trl/trainer/distillation_trainer.py", "_generate_single_turn"): FULL,
     ("trl/trainer/grpo_trainer.py", "_generate_single_turn"): FULL,
     ("trl/trainer/rloo_trainer.py", "_generate_single_turn"): FULL,
