@@ -28,7 +28,8 @@ kernel. A function or an argument that is not answered is refused in one sentenc
 Libraries that install on any machine need no stand-in: **bitsandbytes** runs with its own kernels for the CPU as values
 (4-bit and 8-bit layers, 8-bit and paged optimizers), **torchao** on the [products](coverage.md) in 8 and 4 bits,
 **liger_kernel** and other libraries in Triton on its [interpreter](compilers.md). A company's own kernels are
-[described in a few lines](library.md#operators-of-your-own).
+[described in a few lines](library.md#operators-of-your-own). [Forty scripts](tables.md#published-scripts) of others use
+these libraries.
 
 This page is written by `python -m tools.docs.library_pages` from `src/windtunnel/libraries/`.
 
