@@ -109,6 +109,18 @@ def test_rows_and_memory_are_those_of_a_run_with_data(program: Callable[[], None
     assert found[0] == found[1]
 
 
+def test_results_are_placed_in_the_order_of_a_run_with_data() -> None:
+    found = []
+    for no_data in (False, True):
+        with windtunnel.emulate("A100", no_data=no_data):
+            scores = torch.rand(512, 8, device="cuda")
+            torch.cuda.memory._record_memory_history()
+            scores.max(1)
+            (history,) = torch.cuda.memory._snapshot()["device_traces"]
+            found.append([one["size"] for one in history if one["action"] == "alloc"])
+    assert found[0] == found[1] == [512 * 4, 512 * 8]
+
+
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_the_trainers_checkpoints_are_copied_and_not_written(tmp_path: Path, asynchronous: bool) -> None:
     examples = torch.ones(64, 8), torch.ones(64, 1)
