@@ -313,6 +313,13 @@ def test_what_the_stand_in_does_not_answer(session: Session) -> None:
             module.nothing  # noqa: B018
 
 
+def test_its_extension_is_there_for_those_who_look(session: Session) -> None:
+    """Unsloth imports it, and takes the library for broken where it is not there."""
+    extension = flash_attn.flash_attn_interface.flash_attn_gpu
+    with pytest.raises(MissingNameError, match=r"flash_attn_2_cuda\.fwd"):
+        extension.fwd()
+
+
 def test_dropout_follows_the_devices_generator(session: Session) -> None:
     q = torch.ones(1, 32, 2, 16, dtype=torch.float16, device="cuda")
     v = torch.eye(32, 16, dtype=torch.float16, device="cuda")[None, :, None].expand(1, 32, 2, 16).contiguous()

@@ -155,9 +155,10 @@ def test_do_bench_gives_the_modelled_time(session):
 
 
 def test_a_driver_that_a_library_makes_is_the_emulated_one(session):
-    from triton.backends.nvidia.driver import CudaDriver
+    from triton.backends.nvidia.driver import CudaDriver, libcuda_dirs
 
     assert CudaDriver.is_active()
+    assert libcuda_dirs() == []
     assert CudaDriver().get_current_target().arch == triton.runtime.driver.active.get_current_target().arch
 
 

@@ -109,6 +109,18 @@ def test_rows_and_memory_are_those_of_a_run_with_data(program: Callable[[], None
     assert found[0] == found[1]
 
 
+def test_results_are_placed_in_the_order_of_a_run_with_data() -> None:
+    found = []
+    for no_data in (False, True):
+        with windtunnel.emulate("A100", no_data=no_data):
+            scores = torch.rand(512, 8, device="cuda")
+            torch.cuda.memory._record_memory_history()
+            scores.max(1)
+            (history,) = torch.cuda.memory._snapshot()["device_traces"]
+            found.append([one["size"] for one in history if one["action"] == "alloc"])
+    assert found[0] == found[1] == [512 * 4, 512 * 8]
+
+
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_the_trainers_checkpoints_are_copied_and_not_written(tmp_path: Path, asynchronous: bool) -> None:
     examples = torch.ones(64, 8), torch.ones(64, 1)
@@ -142,6 +154,39 @@ def test_written_integers_stay_known() -> None:
             numbers.tolist()
 
 
+def test_known_numbers_decide_shapes() -> None:
+    """As vision towers count the patches of images, and compare them with the tokens that stand for them."""
+    with windtunnel.emulate("A100", no_data=True):
+        grid = torch.tensor([[1, 4, 2], [2, 2, 3]]).cuda()
+        lengths = torch.repeat_interleave(grid[:, 1] * grid[:, 2], grid[:, 0])
+        assert lengths.tolist() == [8, 6, 6]
+        assert torch.rand(2, 5, device="cuda").repeat_interleave(grid[:, 0], dim=0).shape == (3, 5)
+        assert [one.tolist() for one in torch.unique(lengths, return_counts=True)] == [[6, 8], [2, 1]]
+        torch._check_tensor_all_with(ValueError, lengths.sum() == 20, lambda: "tokens and patches do not match")
+        with pytest.raises(ValueError, match="do not match"):
+            torch._check_tensor_all_with(ValueError, lengths.sum() == 19, lambda: "tokens and patches do not match")
+        with pytest.raises(windtunnel.errors.UnsupportedError, match="decides a shape by values"):
+            torch.repeat_interleave(torch.randint(1, 3, (4,), device="cuda"))
+
+
+COUNTING: dict[str, Callable[[Tensor], Tensor]] = {
+    "boundaries": lambda n: nn.functional.pad(n.cumsum(0, dtype=torch.int32), (1, 0)),
+    "repeated": lambda n: n.repeat(2),
+    "halved": lambda n: n.div(2, rounding_mode="floor"),
+    "at least": lambda n: n.clamp_min(3),
+    "products": lambda n: n.cumprod(0) * n.prod(),
+    "added": lambda n: n.scatter_add(0, n % 2, n).index_add(0, n % 2, n),
+    "found": lambda n: torch.searchsorted(n, n * 2),
+}
+
+
+@pytest.mark.parametrize("name", COUNTING)
+def test_what_is_counted_of_known_numbers_is_known(name: str) -> None:
+    lengths = torch.tensor([2, 3, 5])
+    with windtunnel.emulate("A100", no_data=True):
+        assert COUNTING[name](lengths.cuda()).tolist() == COUNTING[name](lengths).tolist()
+
+
 @pytest.mark.parametrize("trainer", ["distillation", "grpo", "rloo"])
 def test_completions_of_a_reinforcement_learner_have_full_length(tmp_path: Path, trainer: str) -> None:
     """TRL asks for the tokens that were drawn, and which of them come before a text's end."""
@@ -164,6 +209,40 @@ def test_speech_is_decoded_once_without_data(tmp_path: Path) -> None:
         assert not whisper["generate_with_fallback"](token)
         assert not whisper["_need_fallback"](token)
         assert whisper["_retrieve_segment"](torch.randint(3, 9, (5,), device="cuda")) == [1] * 5
+
+
+def test_integers_that_a_trainer_gathers_for_metrics_are_made_up(tmp_path: Path) -> None:
+    """transformers' Trainer takes what was predicted to NumPy: tokens where it generates them."""
+    ask = "def nested_numpify(tensor):\n    return tensor.cpu().numpy()\n"
+    numpify = of_library(tmp_path, "transformers/trainer_pt_utils.py", ask)["nested_numpify"]
+    with windtunnel.emulate("A100", no_data=True):
+        assert numpify(torch.randint(3, 9, (2, 5), device="cuda")).shape == (2, 5)
+        assert (numpify(torch.rand(2, 5, device="cuda")) == 1).all()
+
+
+def test_no_feature_is_an_outlier_without_data(tmp_path: Path) -> None:
+    """bitsandbytes' 8-bit layers look for features that they keep in 16 bits."""
+    ask = "def int8_vectorwise_quant(A, threshold):\n    return bool((A.abs() >= threshold).any())\n"
+    quantize = of_library(tmp_path, "bitsandbytes/functional.py", ask)["int8_vectorwise_quant"]
+    with windtunnel.emulate("A100", no_data=True):
+        assert not quantize(torch.rand(4, 8, device="cuda"), 6.0)
+
+
+def test_pictures_have_a_last_position_without_data(tmp_path: Path) -> None:
+    """transformers' Qwen2-VL asks where a text ends, for the tokens that may follow."""
+    ask = "def get_rope_index(positions):\n    return positions.max().item()\n"
+    file = "transformers/models/qwen2_vl/modeling_qwen2_vl.py"
+    last = of_library(tmp_path, file, ask)["get_rope_index"]
+    with windtunnel.emulate("A100", no_data=True):
+        assert last(torch.rand(3, 8, device="cuda").long()) == 1
+
+
+def test_boxes_are_valid_without_data(tmp_path: Path) -> None:
+    """transformers' detectors look whether the boxes that they predict have their corners in order."""
+    ask = "def generalized_box_iou(boxes):\n    return bool((boxes[:, 2:] >= boxes[:, :2]).all())\n"
+    iou = of_library(tmp_path, "transformers/loss/loss_for_object_detection.py", ask)["generalized_box_iou"]
+    with windtunnel.emulate("A100", no_data=True):
+        assert iou(torch.rand(4, 4, device="cuda"))
 
 
 def of_library(folder: Path, name: str, text: str) -> dict[str, Callable[[Tensor], Any]]:

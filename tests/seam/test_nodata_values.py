@@ -185,12 +185,24 @@ def test_a_checkpoint_is_not_written_over_with_nothing(session, tmp_path) -> Non
     assert torch.load(path)["losses"].tolist() == [1.0]
 
 
+def test_safetensors_are_not_written_over_with_nothing(session, tmp_path) -> None:
+    safetensors = importlib.import_module("safetensors.torch")
+    model, path = nn.Linear(2, 2).cuda(), tmp_path / "model.safetensors"
+    path.write_text("of a run with data")
+    safetensors.save_file(model.state_dict(), path, metadata={"format": "pt"})
+    safetensors.save_model(model, str(path))
+    assert path.read_text() == "of a run with data"
+    assert [(one["what"], one["value"]) for one in assumed(session)] == [("save", path.name)] * 2
+    safetensors.save_file({"losses": torch.tensor([1.0])}, path)
+    assert safetensors.load_file(path)["losses"].tolist() == [1.0]
+
+
 def test_other_checkpoints_are_refused_before_they_are_opened(session, tmp_path) -> None:
     safetensors = importlib.import_module("safetensors.torch")
     saver = importlib.import_module("torch.distributed.checkpoint")
     weights = {"weight": torch.empty(2, device="cuda")}
-    with pytest.raises(UnsupportedError, match=r"safetensors.torch.save_file would write"):
-        safetensors.save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(UnsupportedError, match=r"safetensors.torch.save would write"):
+        safetensors.save(weights)
     with pytest.raises(UnsupportedError, match=r"torch.distributed.checkpoint\S* would write"):
         saver.save(weights, checkpoint_id=tmp_path / "saved")
     assert list(tmp_path.iterdir()) == []

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
+import windtunnel
 from windtunnel.session import Session
 
 
@@ -65,6 +67,14 @@ def test_a_wrapper_stays_where_it_was_made(session: Session) -> None:
 def test_autograd_takes_a_wrapper(session: Session) -> None:
     wrapped = Wrapper(torch.ones(2, device="cuda", requires_grad=True))
     assert Passing.apply(wrapped).device == torch.device("cuda", 0)
+
+
+def test_a_wrapper_takes_a_gradient_without_data() -> None:
+    """As FSDP2 sets those of float8 weights: C++ compares the devices of both."""
+    with windtunnel.emulate("A100", no_data=True):
+        weight = nn.Parameter(Wrapper(torch.ones(2, device="cuda")))
+        weight.grad = torch.ones(2, device="cuda")
+        assert weight.device == weight.grad.device == torch.device("cuda", 0)
 
 
 def test_a_wrapper_that_is_in_place_does_not_move(session: Session) -> None:

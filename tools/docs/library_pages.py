@@ -30,6 +30,7 @@ Libraries that install on any machine need no stand-in: **bitsandbytes** runs wi
 **liger_kernel** and other libraries in Triton on its [interpreter](compilers.md). A company's own kernels are
 [described in a few lines](library.md#operators-of-your-own), and so are, without your doing anything, those that an
 installed library has in a binary which this machine cannot load: {binaries}.
+[Forty scripts](tables.md#published-scripts) of others use these libraries.
 
 This page is written by `python -m tools.docs.library_pages` from `src/windtunnel/libraries/`.
 

@@ -35,6 +35,16 @@ def __getattr__(name: str) -> NoReturn:
     refuse(LIBRARY, "flash_attn.flash_attn_interface", name)
 
 
+class _Extension:
+    """The library's extension in C++, which programs import to see whether it loads: its functions are refused."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        refuse(LIBRARY, "flash_attn_2_cuda", name)
+
+
+flash_attn_gpu = _Extension()
+
+
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, p: float, scale: float | None, causal: bool, window: Window, softcap: float,
     slopes: Tensor | None, probabilities: bool, lengths: tuple[Tensor, Tensor, int, int] | None = None,

@@ -108,8 +108,8 @@ class Assumptions:
                 self.known.pop(tag_of(tensor), None)
         if found is None:
             return
-        *_, last = tensors_in((out,))
-        tag = tag_of(self._placed(last, device))
+        *_, last = [self._placed(tensor, device) for tensor in tensors_in((out,))]
+        tag = tag_of(last)
         if exact.of(last) is not None:
             return
         what, number = found

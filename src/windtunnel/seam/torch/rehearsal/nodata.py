@@ -124,11 +124,21 @@ class DatalessDispatch(Dispatch):
         if self.local.valued or _have_values((*args, *kwargs.values())):
             return super().call(plan, func, args, kwargs, max(device, 0))
         if plan.name in SHAPED_BY_VALUES or _counts(plan.name, args, kwargs):
-            raise UnsupportedError(refusal(self.state, f"{plan.name} decides a shape by values", KEEP_SHAPES))
+            return self._shaped_by_values(plan, func, args, kwargs, device)
         if "device" in kwargs:
             kwargs["device"] = META
         out = self._on_shapes(plan, func, args, kwargs)
         self.state.assumptions.ran(plan, func, args, kwargs, out, device)
+        return out
+
+    def _shaped_by_values(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> object:
+        """The result of an operator whose shape values decide, which are all known, or the program is refused."""
+        assumptions = self.state.assumptions
+        known = assumptions.exact.computed(plan, func, args, kwargs)
+        if known is None:
+            raise UnsupportedError(refusal(self.state, f"{plan.name} decides a shape by values", KEEP_SHAPES))
+        out = to_meta(known)
+        assumptions.ran(plan, func, args, kwargs, out, device)
         return out
 
     def _on_shapes(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords) -> object:

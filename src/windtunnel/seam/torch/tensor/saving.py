@@ -1,7 +1,7 @@
 """Checkpoints in a rehearsal without data: there is nothing to write, and a file that is there stays as it is.
 
-`torch.save` to a path is left out and noted, and so is a checkpoint of the Trainer. What would go on with the file it
-wrote (a buffer, safetensors, a distributed checkpoint) is refused before anything is opened.
+`torch.save` and safetensors to a path are left out and noted, and so is a checkpoint of the Trainer. What would go on
+with the bytes it wrote (a buffer, a distributed checkpoint) is refused before anything is opened.
 """
 
 from __future__ import annotations
@@ -48,12 +48,17 @@ def patches(state: State) -> list[Patch]:
         if not lacks_values(obj):
             stock(obj, f, *args, **kwargs)
         elif isinstance(f, (str, os.PathLike)):
-            state.notes.note("assumed-value", state.site(), what="save", value=os.path.basename(os.fspath(f)))
+            _left_out(state, f)
         else:
             raise UnsupportedError(REFUSED.format(name="torch.save"))
 
     stock: Callable[..., None] = torch.save
     return [Patch(torch, "save", save)]
+
+
+def _left_out(state: State, path: str | os.PathLike[str]) -> None:
+    """Note that a file was not written."""
+    state.notes.note("assumed-value", state.site(), what="save", value=os.path.basename(os.fspath(path)))
 
 
 class _Finder(pickle.Pickler):
@@ -112,6 +117,26 @@ def _not_written(state: State) -> Callable[[ModuleType], list[Patch]]:
     return replaced
 
 
+def _safetensors(state: State) -> Callable[[ModuleType], list[Patch]]:
+    """safetensors' functions that write a file, as `torch.save`; the one that gives bytes is refused."""
+
+    def to_a_path(stock: Callable[..., None]) -> Callable[..., None]:
+        @wraps(stock)
+        def save(what: object, filename: str | os.PathLike[str], *args: object, **kwargs: object) -> None:
+            if lacks_values(_held(what)):
+                _left_out(state, filename)
+            else:
+                stock(what, filename, *args, **kwargs)
+
+        return save
+
+    def replaced(module: ModuleType) -> list[Patch]:
+        paths = [Patch(module, name, to_a_path(getattr(module, name))) for name in ("save_file", "save_model")]
+        return [*_refusing("save")(module), *paths]
+
+    return replaced
+
+
 def _refusing(*names: str) -> Callable[[ModuleType], list[Patch]]:
     def replaced(module: ModuleType) -> list[Patch]:
         return [Patch(module, name, _checked(f"{module.__name__}.{name}", getattr(module, name))) for name in names]
@@ -123,12 +148,15 @@ def _checked(name: str, stock: Callable[..., object]) -> Callable[..., object]:
     @wraps(stock)
     def save(*args: object, **kwargs: object) -> object:
         what = args[0] if args else next(iter(kwargs.values()), None)
-        held = what.state_dict() if isinstance(what, torch.nn.Module) else what
-        if lacks_values(held):
+        if lacks_values(_held(what)):
             raise UnsupportedError(REFUSED.format(name=name))
         return stock(*args, **kwargs)
 
     return save
+
+
+def _held(what: object) -> object:
+    return what.state_dict() if isinstance(what, torch.nn.Module) else what
 
 
 def modules(state: State) -> dict[str, Callable[[ModuleType], list[Patch]]]:
@@ -138,7 +166,7 @@ def modules(state: State) -> dict[str, Callable[[ModuleType], list[Patch]]]:
     return {
         "windtunnel.train.checkpoint": _copied(state),
         "windtunnel.train.checkpoints": _not_written(state),
-        "safetensors.torch": _refusing("save", "save_file", "save_model"),
+        "safetensors.torch": _safetensors(state),
         "torch.distributed.checkpoint": _refusing("save", "async_save"),
         "torch.distributed.checkpoint.state_dict_saver": _refusing("save", "async_save"),
     }

@@ -266,11 +266,12 @@ DEVICE_PLACE = 7
 
 
 def _wrapper_maker(state: State) -> Callable[..., object]:
-    """`Tensor._make_wrapper_subclass`, which makes tensors around tensors: physically on the host, as their parts are.
+    """`Tensor._make_wrapper_subclass`, which makes tensors around tensors: physically where their parts are.
 
     C++ asks a tensor's device for its streams as soon as autograd meets it, and aborts where there is no driver.
     """
     stock: Callable[..., Tensor] = base._make_wrapper_subclass
+    physical = torch.device("meta" if state.no_data else "cpu")
 
     def make(*args: object, **kwargs: object) -> object:
         by_place = len(args) > DEVICE_PLACE
@@ -279,9 +280,9 @@ def _wrapper_maker(state: State) -> Callable[..., object]:
         if index < 0:
             return stock(*args, **kwargs)
         if by_place:
-            args = (*args[:DEVICE_PLACE], torch.device("cpu"), *args[DEVICE_PLACE + 1 :])
+            args = (*args[:DEVICE_PLACE], physical, *args[DEVICE_PLACE + 1 :])
         else:
-            kwargs["device"] = "cpu"
+            kwargs["device"] = physical
         made = stock(*args, **kwargs)
         storage_of(made)._wt = Tag(index, 0)  # C++ keeps the device, whatever becomes of the parts
         return made

@@ -208,8 +208,16 @@ def patches(module: ModuleType) -> list[Patch]:
 
 
 def backend_patches(module: ModuleType) -> list[Patch]:
-    """`triton.backends.nvidia.driver`: what makes its driver gets ours, which looks for no libcuda.so."""
+    """`triton.backends.nvidia.driver`: what makes its driver gets ours, which looks for no libcuda.so.
+
+    Programs ask where that is to see whether there is a driver (Unsloth runs `ldconfig` where there is none).
+    """
+
+    def libcuda_dirs() -> list[str]:
+        return []
+
     return [
+        Patch(module, "libcuda_dirs", libcuda_dirs),
         Patch(module.CudaDriver, "__new__", staticmethod(lambda cls: Driver())),
         Patch(module.CudaDriver, "is_active", staticmethod(Driver.is_active)),
     ]
