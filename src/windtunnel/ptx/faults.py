@@ -71,6 +71,7 @@ def sentence(i: Incident) -> str:
     if i.kind == "shared-uninitialized-read":
         return f"{who} {what} of shared memory that its block has not written"
     if i.kind == "misaligned":
+        where = {1: " in shared memory", 2: " in local memory"}.get(i.detail, where)
         return f"{who} {what} at an address that is not a multiple of {i.size}{where}"
     if i.kind == "shared-race":
         other = f"thread {_triple(i.other_thread)}" if i.other_thread else "several other threads"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from windtunnel.errors import UnsupportedError
 from windtunnel.ptx.calls import Flat
 from windtunnel.ptx.facts import Facts, Kind
-from windtunnel.ptx.meeting import mask_operand, meets, ranks
+from windtunnel.ptx.meeting import collective, mask_operand, meets, ranks
 from windtunnel.ptx.syntax import Instruction, Label
 
 ENDS = ("bra", "ret", "exit", "trap", "brx")
@@ -61,6 +61,8 @@ class Graph:
     """Whether it waits for other blocks: for what they write, or at a barrier of the grid."""
     fenced: bool = False
     """Whether something orders its accesses of global memory before those of other blocks."""
+    apart: bool = False
+    """Whether lanes may meet that stand at different instructions, as `meeting.py` knows it."""
     raw: set[str] = field(default_factory=set)
     """Registers that may hold the host's NaN."""
 
@@ -134,7 +136,7 @@ def waits_for_others(instruction: Instruction) -> bool:
     return instruction.has("cas") or instruction.has("exch") or reads
 
 
-def build(flat: Flat, table: Mapping[str, Facts]) -> Graph:
+def build(flat: Flat, table: Mapping[str, Facts], apart: bool = False) -> Graph:
     blocks: list[list[Instruction]] = [[]]
     targets: dict[str, int] = {}
     skipped = 0
@@ -156,7 +158,8 @@ def build(flat: Flat, table: Mapping[str, Facts]) -> Graph:
             continue
         if waits_for_others(statement) and blocks[-1]:
             blocks.append([])
-        if meets(statement) and blocks[-1] and not _together(blocks[-1][-1], statement):
+        alone = apart and collective(statement)
+        if meets(statement) and blocks[-1] and (alone or not _together(blocks[-1][-1], statement)):
             blocks.append([])  # lanes that arrive first wait for the others at a block's start
         if is_barrier(statement) and statement.has("red"):
             # The result is there once the barrier is passed: another instruction of our own takes it.
@@ -168,7 +171,7 @@ def build(flat: Flat, table: Mapping[str, Facts]) -> Graph:
         blocks[-1].append(statement)
         if statement.name in ENDS or is_barrier(statement):
             blocks.append([])
-    graph = Graph(blocks, targets, flat.registers, table)
+    graph = Graph(blocks, targets, flat.registers, table, apart=apart)
     _reachable_targets(graph)
     _liveness(graph)
     joined = [0] * (len(blocks) + 1)

@@ -408,7 +408,8 @@ class Run:
             if (other_file, other_line) < (file, line):
                 line, other_line = other_line, line
                 file, thread, raw.other = other_file, self._thread(raw.other), raw.thread
-        argument, name = self._argument(kind, raw.address)
+        elsewhere = kind == "misaligned" and raw.detail
+        argument, name = (None, None) if elsewhere else self._argument(kind, raw.address)
         incident = Incident(
             kind=kind, access=site.kind, size=site.size, block=block, thread=thread,
             other_thread=self._thread(raw.other) if raw.other >= 0 else None,

@@ -15,6 +15,7 @@ from windtunnel.ptx.engine import Code
 from windtunnel.ptx.flow import Graph, build
 from windtunnel.ptx.function import FunctionText
 from windtunnel.ptx.layout import Layout, lay_out
+from windtunnel.ptx.meeting import INDEPENDENT, meet_in_branches
 from windtunnel.ptx.syntax import Function as Parsed
 from windtunnel.ptx.syntax import Source
 
@@ -36,6 +37,8 @@ class Prepared:
 def prepare(source: Source, function: Parsed) -> Prepared:
     flat = flatten(source, function)
     graph = build(flat, table.ROWS)
+    if source.target >= INDEPENDENT and meet_in_branches(graph.blocks, graph.following):
+        graph = build(flat, table.ROWS, apart=True)
     layout = lay_out(source, flat)
     return Prepared(function.name, graph, layout, {p.name: p.offset for p in function.parameters}, {})
 

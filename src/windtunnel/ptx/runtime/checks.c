@@ -141,7 +141,7 @@ int wt_access(const uint64_t *a, int bits, int size, int code, int site, Context
       uint64_t offset = p - c->shared_base;
       if (offset >= (uint64_t)c->shared_bytes || offset + size > (uint64_t)c->shared_bytes)
         wrong(c, SHARED_OUT_OF_BOUNDS, site, thread, offset, (int64_t)offset - c->shared_bytes), bad = 1;
-      else if (crooked(p, size)) wrong(c, MISALIGNED, site, thread, p, size), bad = 1;
+      else if (crooked(p, size)) wrong(c, MISALIGNED, site, thread, p, 1), bad = 1;
       else {
         shared |= 1u << lane;
         if (checking) shared_shadow(c, offset, size, site, thread, kind);
@@ -149,12 +149,12 @@ int wt_access(const uint64_t *a, int bits, int size, int code, int site, Context
     } else if (in_local) {
       uint64_t own = f->local + (uint64_t)lane * c->local_bytes;
       if (p < own || p + size > own + c->local_bytes) wrong(c, LOCAL_OUT_OF_BOUNDS, site, thread, p - own, (int64_t)(p - own) - c->local_bytes), bad = 1;
-      else if (crooked(p, size)) wrong(c, MISALIGNED, site, thread, p, size), bad = 1;
+      else if (crooked(p, size)) wrong(c, MISALIGNED, site, thread, p, 2), bad = 1;
       place[lane] = (p - own) / 4 * 128 + lane * 4 + (p & 3);
     } else {
       Region *r = last && p >= last->low && p < last->high ? last : find(m, p);
       if (!r || p + size > r->high) wrong(c, OUT_OF_BOUNDS, site, thread, p, beyond(m, p)), bad = 1;
-      else if (crooked(p, size)) wrong(c, MISALIGNED, site, thread, p, size), bad = 1;
+      else if (crooked(p, size)) wrong(c, MISALIGNED, site, thread, p, 0), bad = 1;
       else {
         last = r;
         place[lane] = (p - r->low) + ((uint64_t)(r - m->regions + 1) << 40);

@@ -140,7 +140,10 @@ typedef struct {
   uint32_t missed;        // 784: lanes that have passed by what the held ones wait at
   int32_t arrived;        // 788: the barrier at which some lanes are already, + 1, while others ask
   int32_t straight;       // 792: the last block left nothing here but what each block sets anew
-  uint32_t rest[9];       // 796
+  uint32_t together;      // 796: the lanes that have met
+  int32_t sign[LANES];    // 800: at which kind of instruction lanes wait, or 0: at one that only meets itself
+  uint32_t rest[8];       // 928
+  uint64_t offered[LANES]; // 960: what lanes have brought to where they meet
 } Frame;
 
 enum { CHECK = 1, COUNT = 2 };
