@@ -10,7 +10,7 @@ KINDS = {
     1: "out-of-bounds", 2: "uninitialized-read", 3: "misaligned", 4: "shared-race", 5: "block-conflict",
     6: "shared-out-of-bounds", 7: "shared-uninitialized-read", 8: "divergent-barrier", 9: "missing-lanes",
     10: "local-out-of-bounds", 11: "assertion", 12: "trap", 13: "deadlock", 14: "warp-race", 15: "missed-barrier",
-    16: "endless-wait", 17: "endless-loop",
+    16: "endless-wait", 17: "endless-loop", 18: "copy-under-way",
 }  # fmt: skip
 TRAPS = {
     1: "cudaErrorIllegalAddress", 2: "cudaErrorMisalignedAddress", 3: "cudaErrorAssert", 4: "cudaErrorLaunchFailure",
@@ -82,6 +82,11 @@ def sentence(i: Incident) -> str:
         return (
             f"{who} {what} of shared memory that thread {_triple(i.other_thread)} of its warp {did} with no "
             f"__syncwarp() between them"
+        )
+    if i.kind == "copy-under-way":
+        return (
+            f"{who} {what} of shared memory that an asynchronous copy of thread {_triple(i.other_thread)} may still be "
+            f"writing: that thread must wait for it (cp.async.wait_group, __pipeline_wait_prior) before a barrier"
         )
     if i.kind == "missed-barrier":
         return (

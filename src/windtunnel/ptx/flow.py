@@ -63,6 +63,8 @@ class Graph:
     """Whether something orders its accesses of global memory before those of other blocks."""
     apart: bool = False
     """Whether lanes may meet that stand at different instructions, as `meeting.py` knows it."""
+    copies: bool = False
+    """Whether it copies to shared memory asynchronously."""
     raw: set[str] = field(default_factory=set)
     """Registers that may hold the host's NaN."""
 
@@ -185,6 +187,7 @@ def build(flat: Flat, table: Mapping[str, Facts], apart: bool = False) -> Graph:
     every = [i for block in blocks for i in block]
     graph.asks = bool(asking) or any(map(of_grid, every))
     graph.fenced = any(map(fences, every))
+    graph.copies = any(i.name == "cp" for i in every)
     graph.following = [[s for s in graph.successors(i) if s < len(blocks)] for i in range(len(blocks))]
     graph.leading = [[] for _ in blocks]
     for index, successors in enumerate(graph.following):

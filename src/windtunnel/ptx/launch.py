@@ -19,6 +19,7 @@ from windtunnel.ptx.memory import Allocation, Memory, TouchedRange, zeroed
 from windtunnel.ptx.shadows import SHADOWS, Shadow
 from windtunnel.ptx.structures import (
     CHECK,
+    COPIES_BYTES,
     COUNT,
     LANES,
     ORDER_BYTES,
@@ -212,7 +213,8 @@ class Run:
         machine.faults, machine.fault_room = self.faults, FAULT_ROOM
         machine.output, machine.output_room = self.output, OUTPUT_BYTES
         if self.request.checks != "none":
-            machine.shadow = self._zeroed(SHADOW_HEAD + SHADOW_BYTES * shared)
+            machine.shadow = self._zeroed(self._shadow_bytes(shared))
+            machine.copies = SHADOW_HEAD + SHADOW_BYTES * shared if self.kernel.graph.copies else 0
         machine.epoch, machine.shared_room = 1, shared
         narrow = any(0 < site.size < 4 and site.space in ("shared", "generic") for site in self.sites)
         machine.grain = 0 if narrow else 2
@@ -230,6 +232,11 @@ class Run:
         modes = ROUNDING.get(platform.machine(), ROUNDING["aarch64" if "arm" in platform.machine() else "x86_64"])
         table = (ctypes.c_int64 * 4)(*modes)
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(runtime_address(self.folder, "wt_modes"))(ctypes.addressof(table))
+
+    def _shadow_bytes(self, shared: int) -> int:
+        """What a block needs to note who touched its shared memory, and its threads' asynchronous copies."""
+        copies = COPIES_BYTES * self.request.threads if self.kernel.graph.copies else 0
+        return SHADOW_HEAD + SHADOW_BYTES * shared + copies
 
     def _shadow(self, size: int) -> int:
         shadow = SHADOWS.take(size, dense=self.request.checks == "all")
@@ -341,7 +348,7 @@ class Run:
         residents.local, residents.local_step = self._zeroed(warps * local), local
         residents.shared, residents.shared_step = self._zeroed(room * shared), shared
         if self.request.checks != "none":
-            residents.shadow_step = SHADOW_HEAD + SHADOW_BYTES * self.machine.shared_room
+            residents.shadow_step = self._shadow_bytes(self.machine.shared_room)
             residents.shadow = self._zeroed(room * residents.shadow_step)
         residents.block, residents.at_grid = self._zeroed(8 * room), self._zeroed(4 * room)
         codes = [self.instrumented, self.code(False) if looked_at else self.instrumented]

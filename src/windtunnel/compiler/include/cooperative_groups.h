@@ -116,10 +116,16 @@ template <class Group, class T> WT_M T exclusive_scan(const Group &g, T v) { ret
 
 // ---------------------------------------------------------------- copies to shared memory by all threads of a group
 template <class Group> WT_M void memcpy_async(const Group &g, void *to, const void *from, size_t size) {
-  for (size_t i = g.thread_rank(); i < size / 4; i += g.size()) ((unsigned int *)to)[i] = ((const unsigned int *)from)[i];
+  bool aligned = (((size_t)to | (size_t)from) & 3) == 0;
+  for (size_t i = g.thread_rank(); i < size / 4; i += g.size()) {
+    if (aligned && __isShared(to) && __isGlobal(from)) __pipeline_memcpy_async((unsigned int *)to + i, (const unsigned int *)from + i, 4);
+    else __builtin_memcpy((unsigned int *)to + i, (const unsigned int *)from + i, 4);
+  }
   for (size_t i = size / 4 * 4 + g.thread_rank(); i < size; i += g.size()) ((char *)to)[i] = ((const char *)from)[i];
+  __pipeline_commit();
 }
-template <class Group> WT_M void wait(const Group &g) { g.sync(); }
+template <class Group> WT_M void wait(const Group &g) { __pipeline_wait_prior(0); g.sync(); }
+template <unsigned int Stages, class Group> WT_M void wait_prior(const Group &g) { __pipeline_wait_prior(Stages); g.sync(); }
 #undef WT_M
 }  // namespace cooperative_groups
 #endif

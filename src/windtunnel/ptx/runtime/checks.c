@@ -180,6 +180,7 @@ void wt_block(Context *c) {
   Machine *m = c->machine;
   if (m->shadow) m->shadow[0] = ++m->epoch;
   m->epoch++;
+  if (m->shadow && m->copies) begin_copies(c);
 }
 
 void wt_meet(const uint32_t *named, int bits, int site, Context *c, Frame *f) {

@@ -37,9 +37,17 @@ enum {
   READER,   // its warp << 16 | epoch of the warp, or MANY: several warps
   READERS,  // the lanes of that warp that have read since it last met
   EARLY,    // the site that read it before anything was written, + 1
+  COPIER,   // the thread whose asynchronous copy wrote it last and is not known to be over, + 1
+  COPIED,   // which of that thread's groups of copies that was
   CELL_WORDS
 };
 enum { SHADOW_HEAD = 16 }; // words before the arrays; the first is the block's first epoch
+
+// A thread's asynchronous copies: how many groups it has closed, how many are over, and when the last of these were.
+enum { ENDS = 8 };
+typedef struct {
+  uint32_t closed, over, epoch[ENDS], warp_epoch[ENDS];
+} Copies;
 
 // When a block last handed on what it had written (an atomic or the like behind a fence), and last took what others had.
 typedef struct {
@@ -73,6 +81,7 @@ typedef struct {
   int32_t grid_barriers;
   uint32_t base;    // what earlier launches left in shadows is at most this; a block's number is base + 1 + its index
   uint32_t several; // stands for several blocks
+  int64_t copies;   // where the threads' Copies lie behind a block's shadow, or 0: it makes none
 } Machine;
 #define SEEN (1 << 14)
 #define MOST_SPINS (1 << 22)
@@ -151,7 +160,8 @@ enum { GRID = 16 }; // the barrier of the whole grid, beside a block's 16
 enum { READ = 1, WRITTEN = 2 };
 enum { LOAD, STORE, ATOMIC };
 enum { OUT_OF_BOUNDS = 1, UNINITIALIZED, MISALIGNED, RACE, CONFLICT, SHARED_OUT_OF_BOUNDS, SHARED_UNINITIALIZED,
-       DIVERGENT_BARRIER, MISSING_LANES, LOCAL_OUT_OF_BOUNDS, ASSERTION, TRAPPED, HANGING, WARP_RACE, EXITED, SPINNING, ENDLESS };
+       DIVERGENT_BARRIER, MISSING_LANES, LOCAL_OUT_OF_BOUNDS, ASSERTION, TRAPPED, HANGING, WARP_RACE, EXITED, SPINNING, ENDLESS,
+       UNDER_WAY };
 enum { TRAP_NONE, TRAP_ADDRESS, TRAP_MISALIGNED, TRAP_ASSERT, TRAP_INSTRUCTION, TRAP_DEADLOCK, TRAP_INTERRUPTED };
 #define MANY 0x7fffffffu
 #define ATOMICALLY 0x80000000u
@@ -167,4 +177,5 @@ void global_shadow(Context *c, Region *r, uint64_t p, int size, int site, int th
 int global_run(Context *c, Region *r, uint64_t offset, int bytes, int size, int kind);
 void shared_shadow(Context *c, uint64_t offset, int size, int site, int thread, int kind);
 int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int lane, int twice, int kind);
+void begin_copies(Context *c);
 int shared_one(Context *c, uint64_t offset, int size, int warp, uint32_t lanes);

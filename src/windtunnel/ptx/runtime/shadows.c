@@ -91,6 +91,58 @@ static void too_early(Context *c, int kind, int site, int reader, int writer, ui
 
 static uint32_t *array(Machine *m, int which) { return m->shadow + SHADOW_HEAD + (int64_t)which * m->shared_room; }
 
+static Copies *copies_of(Machine *m, int thread) { return (Copies *)((char *)m->shadow + m->copies) + thread; }
+
+void begin_copies(Context *c) { memset(copies_of(c->machine, 0), 0, sizeof(Copies) * c->threads); }
+
+// Asynchronous copies of a warp have begun to write.
+void wt_copy(const uint64_t *a, int bits, int size, Context *c, Frame *f) {
+  Machine *m = c->machine;
+  if (!(c->checking & CHECK) || !m->copies || c->trap) return;
+  for (uint32_t b = (uint32_t)bits; b; b &= b - 1) {
+    int lane = __builtin_ctz(b), thread = f->warp * LANES + lane;
+    uint64_t offset = a[lane] - c->shared_base;
+    if (offset + size > (uint64_t)c->shared_bytes) continue;
+    for (uint64_t q = offset >> m->grain; q <= (offset + size - 1) >> m->grain; q++)
+      array(m, COPIER)[q] = thread + 1, array(m, COPIED)[q] = copies_of(m, thread)->closed;
+  }
+}
+
+// `commit_group`, and `wait_group` for all but the last `left` groups; `left` is -1 where there is no wait.
+void wt_groups_of_copies(int bits, int commits, int left, Context *c, Frame *f) {
+  Machine *m = c->machine;
+  if (!(c->checking & CHECK) || !m->copies) return;
+  m->access++;
+  for (uint32_t b = (uint32_t)bits; b; b &= b - 1) {
+    Copies *own = copies_of(m, f->warp * LANES + __builtin_ctz(b));
+    own->closed += commits;
+    if (left < 0 || own->closed < (uint32_t)left) continue;
+    for (; own->over < own->closed - left; own->over++)
+      own->epoch[own->over % ENDS] = m->epoch, own->warp_epoch[own->over % ENDS] = m->warp_epoch[f->warp & 63] & 0xffff;
+  }
+}
+
+// A cell that a copy has written is touched: answers 1 if the copy is under way still; else it counts as written when
+// its thread waited for it.
+static int under_way(Context *c, uint64_t q, int site, int thread, int kind) {
+  Machine *m = c->machine;
+  uint32_t copier = array(m, COPIER)[q], group = array(m, COPIED)[q];
+  if (!copier) return 0;
+  if (array(m, WROTE)[q] >= m->shadow[0]) {
+    Copies *of = copies_of(m, copier - 1);
+    if (group >= of->over) {
+      report(c, UNDER_WAY, site, thread, (int)copier - 1, q << m->grain, kind);
+      return 1;
+    }
+    if (of->over - group <= ENDS) {
+      array(m, WROTE)[q] = of->epoch[group % ENDS], array(m, WRITE_ACCESS)[q] = 0;
+      array(m, WRITER)[q] = of->warp_epoch[group % ENDS] << 16 | (copier - 1);
+    }
+  }
+  array(m, COPIER)[q] = 0;
+  return 0;
+}
+
 // Two accesses to a byte, one of them a write, need a barrier between two warps, and `__syncwarp` between two lanes of a warp.
 void shared_shadow(Context *c, uint64_t offset, int size, int site, int thread, int kind) {
   Machine *m = c->machine;
@@ -100,6 +152,7 @@ void shared_shadow(Context *c, uint64_t offset, int size, int site, int thread, 
   for (uint64_t q = offset >> m->grain; q <= (offset + size - 1) >> m->grain; q++) {
     uint32_t *cell = array(m, 0) + q;
     int64_t step = m->shared_room;
+    if (m->copies && under_way(c, q, site, thread, kind)) continue;
     if (kind != STORE && cell[WROTE * step] < first) {
       report(c, SHARED_UNINITIALIZED, site, thread, 0, offset, 0);
       cell[WROTE * step] = first, cell[EARLY * step] = site + 1;
@@ -140,7 +193,10 @@ int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int l
   uint32_t *restrict readers = array(m, READERS) + q, *restrict writer = array(m, WRITER) + q;
   uint32_t *restrict access = array(m, WRITE_ACCESS) + q, *restrict early = array(m, EARLY) + q;
   uint32_t epoch = m->epoch, first = m->shadow[0], now = m->warp_epoch[warp & 63] & 0xffff, tag = (uint32_t)warp << 16 | now;
-  uint32_t bad = 0, thread = warp * LANES + lane, this = m->access;
+  uint32_t bad = 0, thread = warp * LANES + lane, this = m->access, *restrict copier = array(m, COPIER) + q;
+  if (m->copies)
+    for (int j = 0; j < n; j++) bad |= copier[j];
+  if (bad) return 0;
   if (kind == LOAD) {
     for (int j = 0; j < n; j++) bad |= wrote[j] - first >= epoch - first; // not yet, or in this epoch
     if (bad) return 0;
@@ -173,7 +229,7 @@ int shared_one(Context *c, uint64_t offset, int size, int warp, uint32_t lanes) 
   int64_t step = m->shared_room;
   for (uint64_t q = offset >> m->grain; q <= (offset + size - 1) >> m->grain; q++) {
     uint32_t *cell = array(m, 0) + q, *reader = &cell[READER * step], before = cell[READ_AT * step] == epoch;
-    if (cell[WROTE * step] - first >= epoch - first) return 0;
+    if (cell[WROTE * step] - first >= epoch - first || (m->copies && cell[COPIER * step])) return 0;
     cell[READERS * step] = lanes | (before && *reader == tag ? cell[READERS * step] : 0);
     *reader = before && *reader >> 16 != (uint32_t)warp ? MANY : tag;
     cell[READ_AT * step] = epoch;

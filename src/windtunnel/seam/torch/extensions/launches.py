@@ -37,6 +37,7 @@ CODES = {
     "shared-uninitialized-read": "cuda-uninitialized",
     "shared-race": "cuda-shared-race",
     "warp-race": "cuda-shared-race",
+    "copy-under-way": "cuda-shared-race",
     "block-conflict": "cuda-block-conflict",
     "divergent-barrier": "cuda-divergent-barrier",
     "missed-barrier": "cuda-divergent-barrier",
