@@ -17,6 +17,8 @@ TRAPS = {
     5: "cudaErrorLaunchTimeout",
 }  # fmt: skip
 VERBS = {"load": "reads", "store": "writes", "atomic": "updates"}
+BESIDE_ATOMICS = 3
+DID = {0: "wrote", 1: "wrote", 2: "read", BESIDE_ATOMICS: "updates by atomics"}
 FAR = 1 << 40
 
 
@@ -75,10 +77,10 @@ def sentence(i: Incident) -> str:
         return f"{who} {what} at an address that is not a multiple of {i.size}{where}"
     if i.kind == "shared-race":
         other = f"thread {_triple(i.other_thread)}" if i.other_thread else "several other threads"
-        did = {0: "wrote", 1: "wrote", 2: "read"}[i.detail]
+        did = DID[i.detail]
         return f"{who} {what} of shared memory that {other} {did} with no barrier between them"
     if i.kind == "warp-race":
-        did = {0: "wrote", 1: "wrote", 2: "read"}[i.detail]
+        did = DID[i.detail]
         return (
             f"{who} {what} of shared memory that thread {_triple(i.other_thread)} of its warp {did} with no "
             f"__syncwarp() between them"
@@ -95,7 +97,7 @@ def sentence(i: Incident) -> str:
         )
     if i.kind == "block-conflict":
         other = f"block {_triple(i.other_block)}" if i.other_block else "several other blocks"
-        did = {0: "wrote", 1: "wrote", 2: "read"}[i.detail]
+        did = DID[i.detail]
         return f"{who} {what}{where} that {other} {did} in the same launch: blocks run in any order"
     if i.kind == "divergent-barrier":
         beside = f" while thread {_triple(i.other_thread)} waits at line {i.other_line}" if i.other_line else ""

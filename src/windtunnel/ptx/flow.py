@@ -65,6 +65,10 @@ class Graph:
     """Whether lanes may meet that stand at different instructions, as `meeting.py` knows it."""
     copies: bool = False
     """Whether it copies to shared memory asynchronously."""
+    unfenced: bool = False
+    """Whether blocks wait for what others write, and nothing orders what these have written before."""
+    locks: bool = False
+    """Whether it may have locks, which others may ask or open by plain accesses."""
     raw: set[str] = field(default_factory=set)
     """Registers that may hold the host's NaN."""
 
@@ -187,6 +191,10 @@ def build(flat: Flat, table: Mapping[str, Facts], apart: bool = False) -> Graph:
     every = [i for block in blocks for i in block]
     graph.asks = bool(asking) or any(map(of_grid, every))
     graph.fenced = any(map(fences, every))
+    locks = {i.space for i in every if i.name == "atom" and (i.has("cas") or i.has("exch"))}
+    graph.locks = bool(locks - {"global"})
+    polls = any(waits_for_others(i) and i.name == "ld" and i.space not in ("shared", "local") for i in every)
+    graph.unfenced = polls and not graph.fenced and not locks - {"shared"}
     graph.copies = any(i.name == "cp" for i in every)
     graph.following = [[s for s in graph.successors(i) if s < len(blocks)] for i in range(len(blocks))]
     graph.leading = [[] for _ in blocks]

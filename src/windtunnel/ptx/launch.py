@@ -13,7 +13,7 @@ from windtunnel.ptx import layout as at
 from windtunnel.ptx.counters import Counters, count
 from windtunnel.ptx.emitter import Site
 from windtunnel.ptx.engine import Code, runtime_address
-from windtunnel.ptx.faults import KINDS, TRAPS, Incident, KernelFault, sentence
+from windtunnel.ptx.faults import BESIDE_ATOMICS, KINDS, TRAPS, Incident, KernelFault, sentence
 from windtunnel.ptx.layout import Layout
 from windtunnel.ptx.memory import Allocation, Memory, TouchedRange, zeroed
 from windtunnel.ptx.shadows import SHADOWS, Shadow
@@ -214,6 +214,8 @@ class Run:
         machine.output, machine.output_room = self.output, OUTPUT_BYTES
         if self.request.checks != "none":
             machine.shadow = self._zeroed(self._shadow_bytes(shared))
+            machine.unfenced = int(self.kernel.graph.unfenced)
+            machine.atomics = int(not self.kernel.graph.locks and any(s.kind == "atomic" for s in self.sites))
             machine.copies = SHADOW_HEAD + SHADOW_BYTES * shared if self.kernel.graph.copies else 0
         machine.epoch, machine.shared_room = 1, shared
         narrow = any(0 < site.size < 4 and site.space in ("shared", "generic") for site in self.sites)
@@ -416,6 +418,9 @@ class Run:
                 line, other_line = other_line, line
                 file, thread, raw.other = other_file, self._thread(raw.other), raw.thread
         elsewhere = kind == "misaligned" and raw.detail
+        asks = any(site.instruction.has(word) for word in ("volatile", "relaxed", "acquire"))
+        if kind in ("shared-race", "warp-race", "block-conflict") and raw.detail == BESIDE_ATOMICS and asks:
+            return None
         argument, name = (None, None) if elsewhere else self._argument(kind, raw.address)
         incident = Incident(
             kind=kind, access=site.kind, size=site.size, block=block, thread=thread,

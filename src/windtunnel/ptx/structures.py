@@ -10,7 +10,7 @@ SEEN_BYTES = 16 << 14
 """Of the table of lines that a block has touched."""
 ORDER_BYTES = 12
 """`Order` of runtime.h."""
-SHADOW_BYTES, SHADOW_HEAD = 36, 64
+SHADOW_BYTES, SHADOW_HEAD = 48, 64
 """Of a cell of shared memory, and before the first one."""
 COPIES_BYTES = 72
 """`Copies` of runtime.h."""
@@ -46,7 +46,8 @@ class Machine(Structure):
         ("distinct_stores", c_uint64),
         ("let_go", c_void_p), ("take_back", c_void_p), ("signals", c_void_p), ("thread", c_void_p),
         ("most_loops", c_int64), ("order", c_void_p), ("time", c_uint32), ("grid_barriers", c_int32),
-        ("base", c_uint32), ("several", c_uint32), ("copies", c_int64),
+        ("base", c_uint32), ("several", c_uint32), ("atomics", c_int32), ("unfenced", c_int32),
+        ("copies", c_int64),
     ]  # fmt: skip
 
 

@@ -39,6 +39,9 @@ enum {
   EARLY,    // the site that read it before anything was written, + 1
   COPIER,   // the thread whose asynchronous copy wrote it last and is not known to be over, + 1
   COPIED,   // which of that thread's groups of copies that was
+  ATOMIC_AT,    // the epoch of the last atomic
+  ATOMIC_BY,    // as READER
+  ATOMIC_LANES, // as READERS
   CELL_WORDS
 };
 enum { SHADOW_HEAD = 16 }; // words before the arrays; the first is the block's first epoch
@@ -81,6 +84,8 @@ typedef struct {
   int32_t grid_barriers;
   uint32_t base;    // what earlier launches left in shadows is at most this; a block's number is base + 1 + its index
   uint32_t several; // stands for several blocks
+  int32_t atomics;  // whether atomics of shared memory are looked at beside other accesses
+  int32_t unfenced; // blocks wait for each other, and nothing in the kernel is a fence
   int64_t copies;   // where the threads' Copies lie behind a block's shadow, or 0: it makes none
 } Machine;
 #define SEEN (1 << 14)

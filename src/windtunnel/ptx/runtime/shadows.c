@@ -8,12 +8,13 @@ static inline int current(uint32_t number, uint32_t base) { return (int32_t)numb
 int global_run(Context *c, Region *r, uint64_t offset, int bytes, int size, int kind) {
   int n = bytes / 4;
   uint32_t me = c->machine->base + (uint32_t)c->linear + 1, base = c->machine->base, several = c->machine->several;
+  uint32_t by = c->machine->unfenced ? ~ATOMICALLY : ~0u; // what was written by an atomic may be read
   uint32_t bad = 0, *restrict writer = r->writer + offset / 4, *restrict reader = r->reader + offset / 4;
   if (kind == LOAD) {
     if (r->blank)
       for (int i = 0; i < bytes; i++) bad |= r->blank[offset + i];
     if (r->writer && !bad) {
-      for (int i = 0; i < n; i++) bad |= current(writer[i], base) && writer[i] != me; // what was written by an atomic may be read
+      for (int i = 0; i < n; i++) bad |= current(writer[i] & by, base) && writer[i] != me;
       if (!bad)
         for (int i = 0; i < n; i++) reader[i] = current(reader[i], base) && reader[i] != me ? several : me;
     }
@@ -69,7 +70,7 @@ void global_shadow(Context *c, Region *r, uint64_t p, int size, int site, int th
     uint32_t wrote = r->writer[w] & ~ATOMICALLY, atomically = r->writer[w] & ATOMICALLY, read = r->reader[w];
     int other_wrote = current(wrote, base) && wrote != me && !ordered(c, wrote);
     if (kind == LOAD) {
-      if (other_wrote && !atomically) report(c, CONFLICT, site, thread, (int)(wrote - base) - 1, p, 0);
+      if (other_wrote && (!atomically || m->unfenced)) report(c, CONFLICT, site, thread, (int)(wrote - base) - 1, p, atomically ? 3 : 0);
       r->reader[w] = current(read, base) && read != me ? m->several : me;
     } else if (kind == STORE) {
       if (size >= 4) {
@@ -143,6 +144,24 @@ static int under_way(Context *c, uint64_t q, int site, int thread, int kind) {
   return 0;
 }
 
+// An atomic is noted; another thread's access that is none needs a barrier in between.
+static void beside_atomics(Context *c, uint32_t *cell, int site, int thread, int kind, uint64_t offset) {
+  Machine *m = c->machine;
+  int64_t step = m->shared_room;
+  uint32_t warp = thread / LANES, bit = 1u << thread % LANES, tag = warp << 16 | (m->warp_epoch[warp & 63] & 0xffff);
+  uint32_t *by = &cell[ATOMIC_BY * step], *lanes = &cell[ATOMIC_LANES * step];
+  int now = cell[ATOMIC_AT * step] == m->epoch;
+  if (kind == ATOMIC) {
+    *lanes = now && *by == tag ? *lanes | bit : bit;
+    *by = now && *by >> 16 != warp ? MANY : tag;
+    cell[ATOMIC_AT * step] = m->epoch;
+  } else if (now) {
+    int race = *by >> 16 != warp ? RACE : *by == tag && *lanes & ~bit ? WARP_RACE : 0;
+    uint32_t others = race == RACE ? *lanes : *lanes & ~bit;
+    if (race) report(c, race, site, thread, *by == MANY ? -1 : (int)(*by >> 16) * LANES + __builtin_ctz(others | 0x80000000), offset, 3);
+  }
+}
+
 // Two accesses to a byte, one of them a write, need a barrier between two warps, and `__syncwarp` between two lanes of a warp.
 void shared_shadow(Context *c, uint64_t offset, int size, int site, int thread, int kind) {
   Machine *m = c->machine;
@@ -157,12 +176,14 @@ void shared_shadow(Context *c, uint64_t offset, int size, int site, int thread, 
       report(c, SHARED_UNINITIALIZED, site, thread, 0, offset, 0);
       cell[WROTE * step] = first, cell[EARLY * step] = site + 1;
     }
-    if (kind == ATOMIC) continue;
     int writer = cell[WRITER * step] & 0xffff;
+    if (m->atomics) beside_atomics(c, cell, site, thread, kind, offset);
+    else if (kind == ATOMIC) continue;
     if (cell[WROTE * step] == epoch && writer != thread) {
-      if (writer / LANES != warp) report(c, RACE, site, thread, writer, offset, kind);
-      else if (cell[WRITER * step] >> 16 == now && cell[WRITE_ACCESS * step] != m->access) report(c, WARP_RACE, site, thread, writer, offset, kind);
+      if (writer / LANES != warp) report(c, RACE, site, thread, writer, offset, 1);
+      else if (cell[WRITER * step] >> 16 == now && cell[WRITE_ACCESS * step] != m->access) report(c, WARP_RACE, site, thread, writer, offset, 1);
     }
+    if (kind == ATOMIC) continue;
     uint32_t *reader = &cell[READER * step], *readers = &cell[READERS * step];
     int read_now = cell[READ_AT * step] == epoch;
     if (kind == LOAD) {
@@ -196,6 +217,8 @@ int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int l
   uint32_t bad = 0, thread = warp * LANES + lane, this = m->access, *restrict copier = array(m, COPIER) + q;
   if (m->copies)
     for (int j = 0; j < n; j++) bad |= copier[j];
+  if (m->atomics)
+    for (int j = 0; j < n; j++) bad |= array(m, ATOMIC_AT)[q + j] == epoch;
   if (bad) return 0;
   if (kind == LOAD) {
     for (int j = 0; j < n; j++) bad |= wrote[j] - first >= epoch - first; // not yet, or in this epoch
@@ -229,7 +252,7 @@ int shared_one(Context *c, uint64_t offset, int size, int warp, uint32_t lanes) 
   int64_t step = m->shared_room;
   for (uint64_t q = offset >> m->grain; q <= (offset + size - 1) >> m->grain; q++) {
     uint32_t *cell = array(m, 0) + q, *reader = &cell[READER * step], before = cell[READ_AT * step] == epoch;
-    if (cell[WROTE * step] - first >= epoch - first || (m->copies && cell[COPIER * step])) return 0;
+    if (cell[WROTE * step] - first >= epoch - first || (m->copies && cell[COPIER * step]) || (m->atomics && cell[ATOMIC_AT * step] == epoch)) return 0;
     cell[READERS * step] = lanes | (before && *reader == tag ? cell[READERS * step] : 0);
     *reader = before && *reader >> 16 != (uint32_t)warp ? MANY : tag;
     cell[READ_AT * step] = epoch;

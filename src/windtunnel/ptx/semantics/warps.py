@@ -19,9 +19,10 @@ def members_of(e: Emitter, i: Instruction, operand: str) -> Value:
     site = e.site(i, "warp", "", 0)
     area = e.offset("%scratch", 0)
     e.store(vector("i32"), e.lanes(named), area, 64)
-    e.declared["wt_meet"] = "declare void @wt_meet(ptr, i32, i32, ptr, ptr)"
+    e.declared["wt_meet"] = "declare void @wt_meet(ptr, i32, i32, i32, ptr, ptr)"
+    memory = int(i.name in ("bar", "barrier"))  # no other one orders what lanes do to memory
     if e.instrumented or e.mode == at.PARTIAL:
-        e.emit(f"call void @wt_meet(ptr {area}, i32 {bits.text}, i32 {site}, ptr %context, ptr %frame)")
+        e.emit(f"call void @wt_meet(ptr {area}, i32 {bits.text}, i32 {site}, i32 {memory}, ptr %context, ptr %frame)")
     return named
 
 
