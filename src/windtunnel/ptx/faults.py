@@ -11,6 +11,7 @@ KINDS = {
     6: "shared-out-of-bounds", 7: "shared-uninitialized-read", 8: "divergent-barrier", 9: "missing-lanes",
     10: "local-out-of-bounds", 11: "assertion", 12: "trap", 13: "deadlock", 14: "warp-race", 15: "missed-barrier",
     16: "endless-wait", 17: "endless-loop", 18: "copy-under-way",
+    19: "global-race", 20: "global-warp-race", 21: "read-only-cache",
 }  # fmt: skip
 TRAPS = {
     1: "cudaErrorIllegalAddress", 2: "cudaErrorMisalignedAddress", 3: "cudaErrorAssert", 4: "cudaErrorLaunchFailure",
@@ -94,6 +95,15 @@ def sentence(i: Incident) -> str:
         return (
             f"{who} waits at this barrier after thread {_triple(i.other_thread)} has returned: all threads "
             f"of a block must reach it"
+        )
+    if i.kind in ("global-race", "global-warp-race"):
+        other = f"thread {_triple(i.other_thread)}" if i.other_thread else "several other threads"
+        barrier = "__syncthreads()" if i.kind == "global-race" else "__syncwarp()"
+        return f"{who} {what}{where} that {other} of its block {DID[i.detail]} with no {barrier} between them"
+    if i.kind == "read-only-cache":
+        return (
+            f"{who} {what}{where} through the cache of read-only data (__ldg, or a const __restrict__ pointer), and "
+            f"block {_triple(i.other_block)} has written it in the same launch"
         )
     if i.kind == "block-conflict":
         other = f"block {_triple(i.other_block)}" if i.other_block else "several other blocks"

@@ -10,11 +10,16 @@
 typedef struct {
   uint64_t low, high; // of the allocation
   uint8_t *blank;     // a byte a byte: nothing has written it
-  uint32_t *writer;   // a word a word: number of the block that wrote it last in this launch; the top bit: by an atomic
+  uint32_t *writer;   // a word a cell: number of the block that wrote it last in this launch; the top bit: by an atomic
   uint32_t *reader;   // number of the block that read it in this launch, or Machine.several
   uint64_t touched_low, touched_high;
   int64_t touched; // READ and WRITTEN
+  uint32_t *threads; // what threads of a block did, as many arrays as OWN_WORDS, where the kernel reads and writes it
+  int64_t cells;     // of each of these
 } Region;
+
+// What the threads of a block did to a cell of global memory.
+enum { OWN_WROTE, OWN_WRITER, OWN_ACCESS, OWN_READ_AT, OWN_READER, OWN_READERS, OWN_WORDS };
 
 typedef struct {
   uint64_t low, high; // of the allocation that the site touched last
@@ -85,6 +90,7 @@ typedef struct {
   uint32_t base;    // what earlier launches left in shadows is at most this; a block's number is base + 1 + its index
   uint32_t several; // stands for several blocks
   int32_t atomics;  // whether atomics of shared memory are looked at beside other accesses
+  int32_t global_grain; // a cell of global memory has 1 << global_grain bytes
   int32_t unfenced; // blocks wait for each other, and nothing in the kernel is a fence
   int64_t copies;   // where the threads' Copies lie behind a block's shadow, or 0: it makes none
 } Machine;
@@ -166,7 +172,7 @@ enum { READ = 1, WRITTEN = 2 };
 enum { LOAD, STORE, ATOMIC };
 enum { OUT_OF_BOUNDS = 1, UNINITIALIZED, MISALIGNED, RACE, CONFLICT, SHARED_OUT_OF_BOUNDS, SHARED_UNINITIALIZED,
        DIVERGENT_BARRIER, MISSING_LANES, LOCAL_OUT_OF_BOUNDS, ASSERTION, TRAPPED, HANGING, WARP_RACE, EXITED, SPINNING, ENDLESS,
-       UNDER_WAY };
+       UNDER_WAY, OWN_RACE, OWN_WARP_RACE, CACHED };
 enum { TRAP_NONE, TRAP_ADDRESS, TRAP_MISALIGNED, TRAP_ASSERT, TRAP_INSTRUCTION, TRAP_DEADLOCK, TRAP_INTERRUPTED };
 #define MANY 0x7fffffffu
 #define ATOMICALLY 0x80000000u
@@ -178,8 +184,8 @@ void count_lanes(Context *c, int kind, Site *s, const uint64_t *a, uint32_t bits
 void count_runs(Context *c, int kind, Site *s, const uint64_t *starts, int runs, uint64_t bytes, int lanes, int size);
 void count_wavefronts(Site *s, const uint64_t *a, uint32_t bits, int size);
 // shadows.c
-void global_shadow(Context *c, Region *r, uint64_t p, int size, int site, int thread, int kind);
-int global_run(Context *c, Region *r, uint64_t offset, int bytes, int size, int kind);
+void global_shadow(Context *c, Region *r, uint64_t p, int size, int site, int thread, int kind, int constant);
+int global_run(Context *c, Region *r, uint64_t offset, int bytes, int size, int warp, int lane, int kind);
 void shared_shadow(Context *c, uint64_t offset, int size, int site, int thread, int kind);
 int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int lane, int twice, int kind);
 void begin_copies(Context *c);

@@ -218,10 +218,11 @@ static void furnish(Context *c, Residents *r, int64_t slot, char *frames, char *
 // What blocks did before a barrier of the grid is ordered before all that follows.
 static void pass_grid(Context *c, Residents *r, int64_t used) {
   Machine *m = c->machine;
-  m->grid_barriers++;
+  m->grid_barriers++, m->epoch++;
   for (Region *g = m->regions; g < m->regions + m->region_count; g++) {
     if (!g->writer || !g->touched_high) continue;
-    uint64_t first = (g->touched_low - g->low) / 4, words = (g->touched_high - g->low + 3) / 4 - first;
+    int grain = m->global_grain;
+    uint64_t first = (g->touched_low - g->low) >> grain, words = ((g->touched_high - g->low - 1) >> grain) + 1 - first;
     memset(g->writer + first, 0, 4 * words), memset(g->reader + first, 0, 4 * words);
   }
   for (int64_t slot = 0; slot < used; slot++) {

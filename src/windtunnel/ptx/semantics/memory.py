@@ -12,6 +12,8 @@ from windtunnel.ptx.values import LANES, Value, lanes, vector
 
 REGISTERS = re.compile(r"-?[\w$%@.#~]+")
 LOAD, STORE, ATOMIC = 0, 1, 2
+READ_ONLY = 256
+"""Beside a load's code: it goes through the cache of what the kernel does not write."""
 CODES = {"global": 0, "generic": 0, "const": 0, "shared": 16, "local": 32}
 OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 
@@ -108,7 +110,7 @@ def bounds(e: Emitter, space: str, site: int) -> tuple[str, str]:
 def permitted(e: Emitter, i: Instruction, kind: int, space: str, where: Where, size: int) -> tuple[str, str]:
     """The lanes that may access, and what the access functions are told."""
     site = e.site(i, ("load", "store", "atomic")[kind], space, size)
-    code = CODES[space] + kind
+    code = CODES[space] + kind + (READ_ONLY if i.has("nc") else 0)
     mask = e.running()
     if not e.instrumented and kind != ATOMIC:
         low, high = bounds(e, space, site)
