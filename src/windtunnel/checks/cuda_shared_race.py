@@ -12,13 +12,14 @@ COPY, LOCKSTEP = "copy-under-way", "lockstep"
 
 
 class CudaSharedRace(CudaKernelCheck):
-    """Two threads of a block use the same shared memory without a barrier between them.
+    """Two threads of a block use the same memory without a barrier between them.
 
     ## What it does
     Reports the line of a kernel at which a thread reads or writes shared memory that another thread of its block wrote
     or reads, where no `__syncthreads` (or `__syncwarp`, within a warp) orders the two. Atomics beside other accesses
     count, and so do asynchronous copies (`cp.async`, `__pipeline_memcpy_async`) that are read before their thread has
-    waited for them. Lanes of a warp that exchange values by `volatile` memory alone are a warning.
+    waited for them. Lanes of a warp that exchange values by `volatile` memory alone are a warning. Global memory is
+    looked at, too, where a kernel both reads and writes an allocation (of at most 16 MB).
 
     ## Why it is bad
     Which thread comes first differs from launch to launch and from one model of GPU to the next. The kernel gives right
@@ -51,6 +52,6 @@ class CudaSharedRace(CudaKernelCheck):
         kind = line.word("kind")
         if kind == COPY:
             return "let each thread wait for its copies (`__pipeline_wait_prior`), with a `__syncthreads()` behind that"
-        if kind in (LOCKSTEP, "warp-race"):
+        if kind in (LOCKSTEP, "warp-race", "global-warp-race"):
             return "put a `__syncwarp()` between the two accesses, or exchange the values by shuffles"
         return "put a `__syncthreads()` between the two accesses, where all threads of the block reach it"

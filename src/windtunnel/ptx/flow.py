@@ -188,14 +188,8 @@ def build(flat: Flat, table: Mapping[str, Facts], apart: bool = False) -> Graph:
     asking = {i for i, block in enumerate(blocks) if block and waits_for_others(block[0])}
     meeting = {i for i, block in enumerate(blocks) if block and meets(block[0])}
     graph.entries = {0} | {i for i in range(len(blocks)) if joined[i] >= 2} | after | meeting | asking
-    every = [i for block in blocks for i in block]
-    graph.asks = bool(asking) or any(map(of_grid, every))
-    graph.fenced = any(map(fences, every))
-    locks = {i.space for i in every if i.name == "atom" and (i.has("cas") or i.has("exch"))}
-    graph.locks = bool(locks - {"global"})
-    polls = any(waits_for_others(i) and i.name == "ld" and i.space not in ("shared", "local") for i in every)
-    graph.unfenced = polls and not graph.fenced and not locks - {"shared"}
-    graph.copies = any(i.name == "cp" for i in every)
+    graph.asks = bool(asking)
+    _describe(graph)
     graph.following = [[s for s in graph.successors(i) if s < len(blocks)] for i in range(len(blocks))]
     graph.leading = [[] for _ in blocks]
     for index, successors in enumerate(graph.following):
@@ -203,9 +197,21 @@ def build(flat: Flat, table: Mapping[str, Facts], apart: bool = False) -> Graph:
             graph.leading[successor].append(index)
     graph.rank = ranks(graph.following)
     graph.uniform = _uniform(graph, flat)
-    arithmetic = [i for block in blocks for i in block if i.name in RAW_NAN and i.type == "f32"]
-    graph.raw = {r for i in arithmetic for r in written_and_read(graph, i)[0]}
     return graph
+
+
+def _describe(graph: Graph) -> None:
+    """What the checks and the scheduler want to know of all its instructions."""
+    every = [i for block in graph.blocks for i in block]
+    graph.asks |= any(map(of_grid, every))
+    graph.fenced = any(map(fences, every))
+    locks = {i.space for i in every if i.name == "atom" and (i.has("cas") or i.has("exch"))}
+    graph.locks = bool(locks - {"global"})
+    polls = any(waits_for_others(i) and i.name == "ld" and i.space not in ("shared", "local") for i in every)
+    graph.unfenced = polls and not graph.fenced and not locks - {"shared"}
+    graph.copies = any(i.name == "cp" for i in every)
+    arithmetic = [i for i in every if i.name in RAW_NAN and i.type == "f32"]
+    graph.raw = {r for i in arithmetic for r in written_and_read(graph, i)[0]}
 
 
 def _together(first: Instruction, second: Instruction) -> bool:

@@ -229,10 +229,7 @@ class FunctionText:
         finished = e.assign(f"icmp eq i32 {alive}, 0")
         self._return(e.assign(f"select i1 {finished}, i32 {at.FINISHED}, i32 {at.AT_BARRIER}"))
         e.label("some")
-        if graph.apart:  # lanes that have met take what the others brought before these go on
-            called = e.assign(f"and i32 {ready}, {e.load('i32', e.offset('%frame', at.PASSES))}")
-            none = e.assign(f"icmp eq i32 {called}, 0")
-            ready = e.assign(f"select i1 {none}, i32 {ready}, i32 {called}")
+        ready = self._called(ready) if graph.apart else ready
         counters = Value(e.load(I32, self.counters, 8), "i32")
         ready_mask = Value(e.mask_of(Value(ready, "i32", True)), "i1")
         lowest = e.reduce("umin", e.select(ready_mask, counters, e.constant("i32", -1)))
@@ -269,6 +266,13 @@ class FunctionText:
         left = e.assign(f"and i32 {e.load('i32', self.alive)}, {e.assign(f'xor i32 {gone}, -1')}")
         e.store("i32", left, self.alive)
         e.emit("br label %dispatch")
+
+    def _called(self, ready: str) -> str:
+        """Lanes that have met take what the others brought before these go on."""
+        e = self.emitter
+        called = e.assign(f"and i32 {ready}, {e.load('i32', e.offset('%frame', at.PASSES))}")
+        none = e.assign(f"icmp eq i32 {called}, 0")
+        return e.assign(f"select i1 {none}, i32 {ready}, i32 {called}")
 
     def _beyond(self, index: int) -> list[tuple[int, int]]:
         """Ranges of the ranks of blocks that follow this one and do not lead back to it, other than returns."""
