@@ -18,8 +18,9 @@ class CudaSharedRace(CudaKernelCheck):
     Reports the line of a kernel at which a thread reads or writes shared memory that another thread of its block wrote
     or reads, where no `__syncthreads` (or `__syncwarp`, within a warp) orders the two. Atomics beside other accesses
     count, and so do asynchronous copies (`cp.async`, `__pipeline_memcpy_async`) that are read before their thread has
-    waited for them. Lanes of a warp that exchange values by `volatile` memory alone are a warning. Global memory is
-    looked at, too, where a kernel both reads and writes an allocation (of at most 16 MB).
+    waited for them. Lanes of a warp that exchange values by `volatile` memory alone are a warning. So are threads of a
+    block that race for global memory, which is looked at where a kernel reads and writes one allocation of at most
+    16 MB: some kernels read an element too many and do not use it.
 
     ## Why it is bad
     Which thread comes first differs from launch to launch and from one model of GPU to the next. The kernel gives right
@@ -44,8 +45,9 @@ class CudaSharedRace(CudaKernelCheck):
     severity: ClassVar[Severity] = "error"
 
     def judge(self, line: NotedLine) -> Severity:
-        """A warning where code from before Volta relies on lockstep."""
-        return "warning" if {note.get("kind") for note in line.notes} == {LOCKSTEP} else self.severity
+        """A warning where code from before Volta relies on lockstep, and where it may be that a value is not used."""
+        kinds = {note.get("kind") for note in line.notes}
+        return "warning" if kinds <= {LOCKSTEP, "global-race", "global-warp-race"} else self.severity
 
     def advice(self, line: NotedLine) -> str:
         """What to change."""

@@ -44,7 +44,7 @@ class Machine(Structure):
         ("output", c_void_p), ("output_size", c_int64), ("output_room", c_int64),
         ("shadow", c_void_p),
         ("epoch", c_uint32), ("shared_room", c_int32), ("grain", c_int32), ("access", c_uint32), ("warp_epoch",
-        c_uint32 * 64), ("clock", c_uint64),
+        c_uint32 * 64), ("warp_met", c_uint32 * 64), ("clock", c_uint64),
         ("mapped", c_void_p), ("seen", c_void_p), ("distinct_loads", c_uint64),
         ("distinct_stores", c_uint64),
         ("let_go", c_void_p), ("take_back", c_void_p), ("signals", c_void_p), ("thread", c_void_p),

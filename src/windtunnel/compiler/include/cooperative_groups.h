@@ -45,6 +45,10 @@ typedef warp_lanes<0> coalesced_group;
 template <unsigned int Size, class Parent = void> struct thread_block_tile : warp_lanes<Size> {
   static_assert(Size <= 32 && (Size & (Size - 1)) == 0, "tiles of more than a warp are not emulated");
 };
+template <unsigned int Size> struct thread_block_tile<Size, void> : warp_lanes<Size> {
+  thread_block_tile() = default;
+  template <class Parent> WT_M thread_block_tile(const thread_block_tile<Size, Parent> &tile) : warp_lanes<Size>(tile) {}
+};
 // Any of these, known when the kernel runs: a block, or lanes of a warp.
 struct thread_group {
   unsigned int mask;  // 0: the block

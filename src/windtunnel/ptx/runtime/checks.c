@@ -188,7 +188,7 @@ void wt_block(Context *c) {
 
 void wt_meet(const uint32_t *named, int bits, int site, int memory, Context *c, Frame *f) {
   Machine *m = c->machine;
-  m->warp_epoch[f->warp & 63] += memory;
+  m->warp_epoch[f->warp & 63] += memory, m->warp_met[f->warp & 63]++; // what lanes have read, they have before they meet
   for (uint32_t b = (uint32_t)bits; b; b &= b - 1) {
     int lane = __builtin_ctz(b);
     uint32_t missing = f->forced >> lane & 1 ? named[lane] & ~(uint32_t)bits : 0;

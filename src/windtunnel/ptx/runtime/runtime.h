@@ -74,7 +74,7 @@ typedef struct {
   int32_t shared_room;
   int32_t grain;
   uint32_t access; // numbers the accesses of warps
-  uint32_t warp_epoch[64];
+  uint32_t warp_epoch[64], warp_met[64]; // of each warp: its __syncwarps, and all that its lanes have met at
   uint64_t clock;
   int (*mapped)(uint64_t); // whether a GPU would have memory at an address outside of every allocation; or null
   uint64_t *seen;          // by hash, a line that a block has touched, and that block's number << 4 | the sectors

@@ -11,7 +11,7 @@ static int own_run(Context *c, Region *r, int64_t q, int n, int shift, uint32_t 
   Machine *m = c->machine;
   uint32_t *restrict wrote = own(r, OWN_WROTE) + q, *restrict writer = own(r, OWN_WRITER) + q, *restrict access = own(r, OWN_ACCESS) + q;
   uint32_t *restrict read_at = own(r, OWN_READ_AT) + q, *restrict reader = own(r, OWN_READER) + q, *restrict readers = own(r, OWN_READERS) + q;
-  uint32_t epoch = m->epoch, now = m->warp_epoch[warp & 63] & 0xffff, tag = (uint32_t)warp << 16 | now, thread = warp * LANES + lane, bad = 0;
+  uint32_t epoch = m->epoch, now = m->warp_epoch[warp & 63] & 0xffff, tag = (uint32_t)warp << 16 | (m->warp_met[warp & 63] & 0xffff), thread = warp * LANES + lane, bad = 0;
   for (int j = 0; j < n; j++) bad |= wrote[j] == epoch && (writer[j] & 0xffff) != thread + (j >> shift);
   if (kind == LOAD) {
     if (bad) return 0;
@@ -35,7 +35,7 @@ static int own_run(Context *c, Region *r, int64_t q, int n, int shift, uint32_t 
 // The same for one cell, with a report; `wrote` and `read` say whether that was this block.
 static void own_shadow(Context *c, Region *r, int64_t q, int site, int thread, int kind, uint64_t p, int wrote, int read) {
   Machine *m = c->machine;
-  uint32_t warp = thread / LANES, now = m->warp_epoch[warp & 63] & 0xffff, tag = warp << 16 | now, bit = 1u << thread % LANES;
+  uint32_t warp = thread / LANES, now = m->warp_epoch[warp & 63] & 0xffff, tag = warp << 16 | (m->warp_met[warp & 63] & 0xffff), bit = 1u << thread % LANES;
   uint32_t *at = r->threads + q;
   int64_t step = r->cells;
   int writer = at[OWN_WRITER * step] & 0xffff;
@@ -223,7 +223,7 @@ void shared_shadow(Context *c, uint64_t offset, int size, int site, int thread, 
   Machine *m = c->machine;
   int warp = thread / LANES;
   uint32_t epoch = m->epoch, first = m->shadow[0], now = m->warp_epoch[warp & 63] & 0xffff, bit = 1u << thread % LANES;
-  uint32_t tag = (uint32_t)warp << 16 | now;
+  uint32_t tag = (uint32_t)warp << 16 | (m->warp_met[warp & 63] & 0xffff);
   for (uint64_t q = offset >> m->grain; q <= (offset + size - 1) >> m->grain; q++) {
     uint32_t *cell = array(m, 0) + q;
     int64_t step = m->shared_room;
@@ -269,7 +269,7 @@ int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int l
   uint32_t *restrict wrote = array(m, WROTE) + q, *restrict read_at = array(m, READ_AT) + q, *restrict reader = array(m, READER) + q;
   uint32_t *restrict readers = array(m, READERS) + q, *restrict writer = array(m, WRITER) + q;
   uint32_t *restrict access = array(m, WRITE_ACCESS) + q, *restrict early = array(m, EARLY) + q;
-  uint32_t epoch = m->epoch, first = m->shadow[0], now = m->warp_epoch[warp & 63] & 0xffff, tag = (uint32_t)warp << 16 | now;
+  uint32_t epoch = m->epoch, first = m->shadow[0], now = m->warp_epoch[warp & 63] & 0xffff, tag = (uint32_t)warp << 16 | (m->warp_met[warp & 63] & 0xffff);
   uint32_t bad = 0, thread = warp * LANES + lane, this = m->access, *restrict copier = array(m, COPIER) + q;
   if (m->copies)
     for (int j = 0; j < n; j++) bad |= copier[j];
@@ -304,7 +304,7 @@ int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int l
 // Lanes of a warp that read one place.
 int shared_one(Context *c, uint64_t offset, int size, int warp, uint32_t lanes) {
   Machine *m = c->machine;
-  uint32_t epoch = m->epoch, first = m->shadow[0], tag = (uint32_t)warp << 16 | (m->warp_epoch[warp & 63] & 0xffff);
+  uint32_t epoch = m->epoch, first = m->shadow[0], tag = (uint32_t)warp << 16 | (m->warp_met[warp & 63] & 0xffff);
   int64_t step = m->shared_room;
   for (uint64_t q = offset >> m->grain; q <= (offset + size - 1) >> m->grain; q++) {
     uint32_t *cell = array(m, 0) + q, *reader = &cell[READER * step], before = cell[READ_AT * step] == epoch;
