@@ -62,6 +62,13 @@ def test_data_that_the_kernel_writes_is_not_read_as_constant() -> None:
     assert (fault.kind, fault.line) == ("read-only-cache", 5)
 
 
+def test_what_is_of_several_lines_is_of_the_one_before() -> None:
+    lines = [".loc 1 7 3", "mov.u32 %r1, 1;", ".loc 1 0 3", "mov.u32 %r1, 2;", ".loc 1 9 3", "ret;"]
+    text = ".visible .entry k() {\n.reg .b32 %r<2>;\n" + "\n".join(lines) + "\n}\n"
+    statements = parse('.file 1 "k.cu"\n' + text).functions["k"].statements
+    assert [s.location.line for s in statements if s.location] == [7, 7, 9]
+
+
 def test_where_a_kernel_loads_and_stores_is_seen_in_its_code() -> None:
     code = compiled("""__device__ float z[64];
 KERNEL k(const float *x, float *y, const long *at, float **w) {

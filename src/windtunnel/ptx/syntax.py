@@ -215,7 +215,8 @@ def _function(head: re.Match[str], body: str) -> Function:
         if not text:
             continue
         if text.startswith(".loc "):
-            location = _location(text, places)
+            found_at = _location(text, places)
+            location = found_at if found_at.line else location  # what is of several lines is of the one before
         elif text.startswith(".reg"):
             _registers(function, text, scope, scopes)
         elif found := re.match(r"\.(shared|local|param)\s+(.*)$", text):
