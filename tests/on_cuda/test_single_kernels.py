@@ -56,6 +56,20 @@ def test_an_atomic_function_of_16_bits_touches_16_bits(tmp_path: Path) -> None:
     assert done.arrays[0]["first"] == [8.0]
 
 
+def test_a_tile_has_no_parent_and_constants_need_no_header(tmp_path: Path) -> None:
+    file = tmp_path / "tiles.cu"
+    file.write_text("""#include <cooperative_groups.h>
+namespace cg = cooperative_groups;
+__global__ void tiles(float *y) {
+  cg::thread_block_tile<32> warp = cg::tiled_partition<32>(cg::this_thread_block());
+  cg::thread_block_tile<8> part = cg::tiled_partition<8>(warp);
+  y[threadIdx.x] = part.shfl(threadIdx.x, 1) + (float)M_PI + fminf(INFINITY, warp.size());
+}""")
+    done = run(file, "tiles<<<1, 64>>>(float[64])", gpus.find("H100"))
+    assert not done.faults
+    assert done.arrays[0]["first"] == pytest.approx([1 + 3.14159265 + 32] * 4)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
 def test_jiterator_computes(session: Session, dtype: torch.dtype) -> None:
     code = "template <typename T> T f(T x, T y, T alpha) { return -x + alpha * y; }"

@@ -6,8 +6,16 @@ from itertools import pairwise
 
 import pytest
 
-from tests.ptx.cuda import launch, np
+from tests.ptx.cuda import compiled, launch, np
 from windtunnel.ptx.meeting import ranks
+from windtunnel.ptx.syntax import parse
+from windtunnel.ptx.variants import Prepared, prepare
+
+
+def prepared(code: str) -> Prepared:
+    source = parse(code)
+    return prepare(source, source.functions["k"])
+
 
 SCAN = """KERNEL k(const float *u, float *y, int steps, int n) {
   int t = threadIdx_x; float s = 0;
@@ -100,3 +108,56 @@ def test_blocks_of_a_loop_come_before_what_follows_it() -> None:
     assert sorted(found) == list(range(7))
     assert [a < b for a, b in pairwise(found[i] for i in (0, 1, 2, 5, 4, 3))] == [True] * 5
     assert found[6] == 6
+
+
+BRANCHES = """KERNEL k(const int *x, unsigned *y) {
+  int t = threadIdx_x, v = x[t];
+  unsigned got, votes, same, most;
+  if (v & 1) {
+    got = __nvvm_shfl_sync_bfly_i32(-1, v + 1000, 1, 31);
+    got += __nvvm_shfl_sync_bfly_i32(-1, v * 2, 3, 31);
+    votes = __nvvm_vote_ballot_sync(-1, v > 0);
+    same = __nvvm_match_any_sync_i64(-1, v % 3 * (1ll << 40));
+    most = __nvvm_redux_sync_max(v, -1);
+  } else {
+    got = __nvvm_shfl_sync_bfly_i32(-1, v + 2000, 1, 31);
+    got += __nvvm_shfl_sync_bfly_i32(-1, v * 3, 3, 31);
+    votes = __nvvm_vote_ballot_sync(-1, v < 0);
+    same = __nvvm_match_any_sync_i64(-1, v % 5 * (1ll << 40));
+    most = __nvvm_redux_sync_max(v, -1);
+  }
+  y[t] = got; y[32 + t] = votes; y[64 + t] = same; y[96 + t] = most;
+}"""
+
+
+@pytest.mark.parametrize("schedule", [0, 7])
+def test_lanes_of_two_branches_meet_at_one_kind_of_instruction(schedule: int) -> None:
+    x = np.random.default_rng(5).integers(-50, 60, 32).astype(np.int32)
+    y = np.zeros(128, np.uint32)
+    assert launch(BRANCHES, [x, y], schedule=schedule).faults == ()
+    odd = (x & 1).astype(bool)
+    first, second = np.where(odd, x + 1000, x + 2000), np.where(odd, x * 2, x * 3)
+    lane = np.arange(32)
+    assert (y[:32].view(np.int32) == first[lane ^ 1] + second[lane ^ 3]).all()
+    votes = np.where(odd, x > 0, x < 0)
+    assert set(y[32:64].tolist()) == {sum(int(v) << i for i, v in enumerate(votes))}
+    keys = np.where(odd, np.fmod(x, 3), np.fmod(x, 5))
+    assert y[64:96].tolist() == [sum(1 << j for j in range(32) if keys[j] == keys[i]) for i in range(32)]
+    assert set(y[96:].view(np.int32).tolist()) == {int(x.max())}
+
+
+def test_lanes_of_two_branches_need_one_kind_of_instruction_and_one_mask() -> None:
+    other = BRANCHES.replace("shfl_sync_bfly_i32(-1, v * 3, 3", "shfl_sync_down_i32(-1, v * 3, 3")
+    x = np.arange(32, dtype=np.int32)
+    done = launch(other, [x, np.zeros(128, np.uint32)])
+    assert {f.kind for f in done.faults} == {"missing-lanes"}
+    masks = BRANCHES.replace("bfly_i32(-1, v + 2000", "bfly_i32(v, v + 2000")
+    done = launch(masks, [x, np.zeros(128, np.uint32)])
+    assert {f.kind for f in done.faults} == {"missing-lanes"}
+
+
+def test_lanes_of_two_branches_do_not_meet_before_volta() -> None:
+    old = BRANCHES.replace("__nvvm_match_any_sync_i64(-1, ", "(").replace("__nvvm_redux_sync_max(v, -1)", "v")
+    code = compiled(old)
+    assert prepared(code).graph.apart
+    assert not prepared(code.replace(".target sm_80", ".target sm_61")).graph.apart

@@ -248,3 +248,17 @@ def test_blocks_and_threads_in_three_dimensions() -> None:
     y = np.zeros(2 * 3 * 2 * 60, np.int32)
     launch(source, [y], (2, 3, 2), (5, 3, 4))
     assert (y.reshape(12, 60) == np.arange(12)[:, None] * 1000 + np.arange(60)).all()
+
+
+def test_what_lanes_have_read_they_have_before_a_shuffle() -> None:
+    source = """KERNEL k(const float *x, float *y) {
+      __shared__ float s[32]; int t = threadIdx_x;
+      s[t] = x[t]; __syncwarp();
+      float v = __nvvm_shfl_sync_bfly_f32(-1, s[t ^ 1], 2, 31);
+      s[t] = v;
+      v = __nvvm_shfl_sync_bfly_f32(-1, v, 2, 31);
+      y[t] = AGAIN;
+    }"""
+    x, y = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
+    assert launch(source.replace("AGAIN", "v"), [x, y]).faults == ()
+    assert {f.kind for f in launch(source.replace("AGAIN", "s[31 - (int)x[t]]"), [x, y]).faults} == {"warp-race"}

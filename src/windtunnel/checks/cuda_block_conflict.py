@@ -15,7 +15,8 @@ class CudaBlockConflict(CudaKernelCheck):
     ## What it does
     Reports the line of a kernel at which a block writes or reads global memory that another block of the same launch
     writes, other than by atomics. What one block hands on to another is no conflict: by a fence (`__threadfence()`) and
-    an atomic or volatile access behind it that the other block asks, or at a barrier of the whole grid.
+    an atomic or volatile access behind it that the other block asks, or at a barrier of the whole grid. A load through
+    the cache of read-only data (`__ldg`, or a `const __restrict__` pointer) of what the launch writes counts, too.
 
     ## Why it is bad
     Blocks run in any order, several at once: the last one to write wins, and which one that is changes from run to run.
@@ -37,4 +38,6 @@ class CudaBlockConflict(CudaKernelCheck):
 
     def advice(self, line: NotedLine) -> str:
         """What to change."""
+        if line.word("kind") == "read-only-cache":
+            return "read what the launch writes by a plain load, from a pointer without `__restrict__`"
         return "use an atomic function, or give each block a place of its own and add these up in a second kernel"

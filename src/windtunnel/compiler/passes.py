@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from windtunnel.compiler.accesses import whole_accesses
 from windtunnel.compiler.clang import INCLUDE, Clang, CompileError
 from windtunnel.compiler.lines import of_the_program
 
@@ -22,6 +23,10 @@ LOOPS = "-fno-finite-loops"
 AS_WRITTEN = ("-Xclang", "-no-enable-noundef-analysis", "-fno-strict-aliasing")
 """What C++ leaves undefined and kernels rely on: a variable that one lane alone has set and the others take from it by
 a shuffle (else every lane is taken for that one), and memory that is looked at as another type."""
+UNOPTIMIZED = ("-emit-llvm", "-Xclang", "-disable-llvm-passes")
+TYPED = ("-Xclang", "-no-enable-noundef-analysis", "-fstrict-aliasing", "-Xclang", "-new-struct-path-tbaa")
+"""The same, with notes of what type each access has: `accesses.py` reads them and takes them away."""
+FROM_LLVM = ("-x", "ir", "--target=nvptx64-nvidia-cuda", "-S", "-O2", "-ffp-contract=fast")
 EMIT_PCH = ("-Xclang", "-emit-pch", "-Xclang", "-fno-pch-timestamp")
 """Headers that are installed anew with the same text stay good."""
 FAST_MATH = ("-fgpu-approx-transcendentals", "-fcuda-flush-denormals-to-zero", "-D__USE_FAST_MATH__=1")
@@ -65,9 +70,13 @@ class Settings:
             CompileError: clang does not take it.
         """
         fast = FAST_MATH if self.fast_math else ()
+        written = output.with_suffix(".ll")
         self.clang.run(*CUDA, self.target, *self.common, *fast, "--cuda-device-only", "-S", "-O2", LINES,
-                       LOOPS, *AS_WRITTEN, *_listing(output), *self._precompiled("device"), source,
-                       "-o", output)  # fmt: skip
+                       LOOPS, *TYPED, *UNOPTIMIZED, *_listing(output), *self._precompiled("device"), source,
+                       "-o", written)  # fmt: skip
+        module = whole_accesses(written.read_text(encoding="utf-8", errors="surrogateescape"))
+        written.write_text(module, encoding="utf-8", errors="surrogateescape")
+        self.clang.run(*QUIET, *FROM_LLVM, self.target.replace("--cuda-gpu-arch", "-march"), written, "-o", output)
         text = output.read_text(encoding="utf-8", errors="replace")
         output.write_text(of_the_program(text, (str(INCLUDE), *self.include)), encoding="utf-8")
 

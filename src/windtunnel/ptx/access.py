@@ -18,6 +18,10 @@ SHAPE = "{ i32, i64, i64, i64 }"
 """How the lanes lie, the lowest and the highest address, all addresses' bits."""
 NEIGHBOURS, EIGHTS, ONES, SCATTERED = range(4)
 GROUP = 8
+OWN_SPACES = 16
+"""The code of the first space that is a block's or a thread's own."""
+AHEAD = 1
+"""Warps whose loads are fetched early: a host's processor sees no stream in what the warps of a block read in turn."""
 SAFE = 176
 """Offset of unused bytes in a frame: what lanes that take no part access."""
 PERMIT = f"""define internal {MASK} @wt_permit({ADDRESSES} %a, {MASK} %m, {TOLD}, i32 %size) noinline {{
@@ -32,6 +36,7 @@ DECLARATIONS = {
     "wt_access": "declare i32 @wt_access(ptr, i32, i32, i32, i32, ptr, ptr)",
     "wt_groups": "declare i32 @wt_groups(i32, i32, i64, i64, i64, i64, i32, i32, i32, ptr, ptr)",
     "wt_permit": PERMIT,
+    "llvm.prefetch.p0": "declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)",
 }
 REDUCTIONS = ("or", "umin", "umax")
 FIRST = [lane - lane % GROUP for lane in range(LANES)]
@@ -206,6 +211,13 @@ class AccessFunction:
         big = f"<{LANES * self.count} x {self.type}>"
         text = "neighbours:\n  %p = inttoptr i64 %from to ptr\n"
         if self.load:
+            text += (
+                f"  %own = icmp uge i32 %code, {OWN_SPACES}\n  br i1 %own, label %near, label %ahead\nahead:\n"
+                f"  %next = getelementptr i8, ptr %p, i64 {AHEAD * LANES * self.size}\n"
+                f"  call void @llvm.prefetch.p0(ptr %next, i32 0, i32 3, i32 1)\n"
+                f"  %after = getelementptr i8, ptr %next, i64 64\n"
+                f"  call void @llvm.prefetch.p0(ptr %after, i32 0, i32 3, i32 1)\n  br label %near\nnear:\n"
+            )
             text += f"  %data = load {big}, ptr %p, align {self.align}\n"
             if self.count == 1:
                 return text + f"  ret {self.one} %data\n"

@@ -117,6 +117,32 @@ def operations(i: Instruction) -> tuple[str, int] | None:
 
 
 @functools.cache
+def work(graph: Graph) -> tuple[tuple[dict[str, int], dict[str, int], dict[str, int]], ...]:
+    """Of each block: instructions by class, floating-point operations of a lane, and those of a warp's tensor cores."""
+    return tuple(_work(graph, block) for block in graph.blocks)
+
+
+def _work(graph: Graph, block: Sequence[Instruction]) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+    issued: dict[str, int] = {}
+    flops: dict[str, int] = {}
+    tensor: dict[str, int] = {}
+    for instruction in block:
+        kind = classify(graph, instruction)
+        if kind is None:
+            continue
+        issued[kind] = issued.get(kind, 0) + 1
+        done = operations(instruction)
+        if done:
+            flops[done[0]] = flops.get(done[0], 0) + done[1]
+        if kind == "tensor":
+            shape = next(found for part in instruction.opcode if (found := SHAPE.fullmatch(part)))
+            m, n, k = (int(number) for number in shape.groups())
+            name = instruction.opcode[-3]
+            tensor[name] = tensor.get(name, 0) + 2 * m * n * k
+    return issued, flops, tensor
+
+
+@functools.cache
 def registers(graph: Graph) -> int:
     """The most registers of 32 bits that live at the start of a block of instructions, and some for addresses."""
 
@@ -147,46 +173,36 @@ def count(
     flops: dict[str, int] = {}
     tensor: dict[str, int] = {}
     lanes = 0
-    for index, block in enumerate(graph.blocks):
+    for index, block in enumerate(work(graph)):
         executions, active = block_counts[2 * index], block_counts[2 * index + 1]
         if not executions:
             continue
-        for instruction in block:
-            kind = classify(graph, instruction)
-            if kind is None:
-                continue
-            issued[kind] = issued.get(kind, 0) + executions
-            lanes += active
-            done = operations(instruction)
-            if done:
-                flops[done[0]] = flops.get(done[0], 0) + done[1] * active
-            if kind == "tensor":
-                shape = next(found for part in instruction.opcode if (found := SHAPE.fullmatch(part)))
-                m, n, k = (int(number) for number in shape.groups())
-                name = instruction.opcode[-3]
-                tensor[name] = tensor.get(name, 0) + 2 * m * n * k * executions
-    sums = dict.fromkeys(("requests", "lines", "sectors", "loads", "bytes", "shared", "wavefronts", "atomics"), 0)
+        for sums, one, times in zip((issued, flops, tensor), block, (executions, active, executions), strict=True):
+            for name, number in one.items():
+                sums[name] = sums.get(name, 0) + number * times
+        lanes += sum(block[0].values()) * active
+    totals = dict.fromkeys(("requests", "lines", "sectors", "loads", "bytes", "shared", "wavefronts", "atomics"), 0)
     for site, (requests, active, sectors, wavefronts, moved, lines) in sites:
         if site.kind == "atomic":
-            sums["atomics"] += active
+            totals["atomics"] += active
         if wavefronts:
-            sums["shared"] += requests if not sectors else 0
-            sums["wavefronts"] += wavefronts
+            totals["shared"] += requests if not sectors else 0
+            totals["wavefronts"] += wavefronts
         if sectors and site.space != "local":
-            sums["requests"] += requests
-            sums["lines"] += lines
-            sums["sectors"] += sectors
-            sums["bytes"] += moved
+            totals["requests"] += requests
+            totals["lines"] += lines
+            totals["sectors"] += sectors
+            totals["bytes"] += moved
             if site.kind == "load":
-                sums["loads"] += sectors
+                totals["loads"] += sectors
     return Counters(
         blocks=blocks, counted_blocks=counted, warp_instructions=issued, lanes=lanes, flops=flops, tensor_flops=tensor,
-        global_requests=sums["requests"], global_lines=sums["lines"], global_sectors=sums["sectors"],
-        global_load_sectors=sums["loads"],
-        global_bytes=sums["bytes"], shared_requests=sums["shared"], shared_wavefronts=sums["wavefronts"],
+        global_requests=totals["requests"], global_lines=totals["lines"], global_sectors=totals["sectors"],
+        global_load_sectors=totals["loads"],
+        global_bytes=totals["bytes"], shared_requests=totals["shared"], shared_wavefronts=totals["wavefronts"],
         distinct_load_sectors=distinct[0], distinct_store_sectors=distinct[1],
         read_bytes=min(touched[0], round(32 * distinct[0] * blocks / max(counted, 1))),
         written_bytes=min(touched[1], round(32 * distinct[1] * blocks / max(counted, 1))),
-        atomic_lanes=sums["atomics"], registers=registers(graph), shared_bytes=shared_bytes, threads=threads,
+        atomic_lanes=totals["atomics"], registers=registers(graph), shared_bytes=shared_bytes, threads=threads,
         grid_barriers=grid_barriers,
     )  # fmt: skip

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Mapping
+
 from windtunnel.ptx.flow import REGISTER, Graph, is_barrier, written_and_read
 from windtunnel.ptx.syntax import Instruction
 
@@ -10,6 +13,57 @@ TURNS = ("bra", "ret", "exit", "trap", *ACCESSES)
 SHARED_BY_ALL = ("global", "generic")
 OWN = ("shared", "local")
 """Memory that holds what the kernel itself put there."""
+
+UNKNOWN = ""
+"""A pointer that comes from memory."""
+Origins = frozenset[int | str]
+"""Offsets of parameters, and names of variables."""
+PLACE = re.compile(r"\[\s*([\w$%@#~]+)\s*(?:\+\s*(\d+))?")
+
+
+def accessed(graph: Graph, parameters: Mapping[str, int], variables: Collection[str]) -> tuple[Origins, Origins]:
+    """From what the addresses are computed at which the kernel loads from the memory that all blocks share, and those
+    at which it stores there."""
+    every = [instruction for block in graph.blocks for instruction in block]
+    origins: dict[str, Origins] = {}
+    changed = True
+    while changed:
+        changed = False
+        for instruction in every:
+            written, read = written_and_read(graph, instruction)
+            found = _origin(instruction, read, origins, parameters, variables)
+            for register in written:
+                new = not found <= origins.get(register, frozenset())
+                changed |= new
+                if new:
+                    origins[register] = origins.get(register, frozenset()) | found
+    loaded: set[int | str] = set()
+    stored: set[int | str] = set()
+    for instruction in every:
+        if instruction.name not in ("ld", "ldu", "st", "cp") or instruction.space not in SHARED_BY_ALL:
+            continue
+        place = instruction.operands[0 if instruction.name == "st" else 1] if len(instruction.operands) > 1 else ""
+        words = REGISTER.findall(place)
+        known = {o for word in words for o in origins.get(word, ())} | {word for word in words if word in variables}
+        (stored if instruction.name == "st" else loaded).update(known - {UNKNOWN} or {UNKNOWN})
+    return frozenset(loaded), frozenset(stored)
+
+
+def _origin(
+    instruction: Instruction,
+    read: list[str],
+    origins: Mapping[str, Origins],
+    parameters: Mapping[str, int],
+    variables: Collection[str],
+) -> Origins:
+    """What a result is computed from."""
+    if instruction.name in ("ld", "ldu"):
+        place = PLACE.match(instruction.operands[1])
+        if place and place[1] in parameters and "param" in instruction.opcode[1]:
+            return frozenset({parameters[place[1]] + int(place[2] or 0)})
+        return frozenset({UNKNOWN} if instruction.type in ("b64", "u64", "s64") else ())
+    named = {word for operand in instruction.operands[1:] for word in REGISTER.findall(operand) if word in variables}
+    return frozenset(named | {o for register in read for o in origins.get(register, ())})
 
 
 def deciding(graph: Graph) -> list[Instruction]:

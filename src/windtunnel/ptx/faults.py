@@ -10,13 +10,20 @@ KINDS = {
     1: "out-of-bounds", 2: "uninitialized-read", 3: "misaligned", 4: "shared-race", 5: "block-conflict",
     6: "shared-out-of-bounds", 7: "shared-uninitialized-read", 8: "divergent-barrier", 9: "missing-lanes",
     10: "local-out-of-bounds", 11: "assertion", 12: "trap", 13: "deadlock", 14: "warp-race", 15: "missed-barrier",
-    16: "endless-wait", 17: "endless-loop",
+    16: "endless-wait", 17: "endless-loop", 18: "copy-under-way",
+    19: "global-race", 20: "global-warp-race", 21: "read-only-cache",
 }  # fmt: skip
 TRAPS = {
     1: "cudaErrorIllegalAddress", 2: "cudaErrorMisalignedAddress", 3: "cudaErrorAssert", 4: "cudaErrorLaunchFailure",
     5: "cudaErrorLaunchTimeout",
 }  # fmt: skip
 VERBS = {"load": "reads", "store": "writes", "atomic": "updates"}
+BESIDE_ATOMICS = 3
+DID = {0: "wrote", 1: "wrote", 2: "read", BESIDE_ATOMICS: "updates by atomics"}
+RACES = (
+    "shared-race", "warp-race", "copy-under-way", "global-race", "global-warp-race", "read-only-cache",
+    "block-conflict",
+)  # fmt: skip
 FAR = 1 << 40
 
 
@@ -71,26 +78,15 @@ def sentence(i: Incident) -> str:
     if i.kind == "shared-uninitialized-read":
         return f"{who} {what} of shared memory that its block has not written"
     if i.kind == "misaligned":
+        where = {1: " in shared memory", 2: " in local memory"}.get(i.detail, where)
         return f"{who} {what} at an address that is not a multiple of {i.size}{where}"
-    if i.kind == "shared-race":
-        other = f"thread {_triple(i.other_thread)}" if i.other_thread else "several other threads"
-        did = {0: "wrote", 1: "wrote", 2: "read"}[i.detail]
-        return f"{who} {what} of shared memory that {other} {did} with no barrier between them"
-    if i.kind == "warp-race":
-        did = {0: "wrote", 1: "wrote", 2: "read"}[i.detail]
-        return (
-            f"{who} {what} of shared memory that thread {_triple(i.other_thread)} of its warp {did} with no "
-            f"__syncwarp() between them"
-        )
+    if i.kind in RACES:
+        return _raced(i, f"{who} {what}", where)
     if i.kind == "missed-barrier":
         return (
             f"{who} waits at this barrier after thread {_triple(i.other_thread)} has returned: all threads "
             f"of a block must reach it"
         )
-    if i.kind == "block-conflict":
-        other = f"block {_triple(i.other_block)}" if i.other_block else "several other blocks"
-        did = {0: "wrote", 1: "wrote", 2: "read"}[i.detail]
-        return f"{who} {what}{where} that {other} {did} in the same launch: blocks run in any order"
     if i.kind == "divergent-barrier":
         beside = f" while thread {_triple(i.other_thread)} waits at line {i.other_line}" if i.other_line else ""
         return f"{who} waits at this barrier{beside}: all threads of a block must reach the same one"
@@ -110,6 +106,32 @@ def sentence(i: Incident) -> str:
     if i.kind == "deadlock":
         return f"{who} waits at a barrier that the other threads of its block never reach"
     return f"{who} executes a trap instruction"
+
+
+def _raced(i: Incident, act: str, where: str) -> str:
+    """Of threads that use the same memory in no order."""
+    thread = f"thread {_triple(i.other_thread)}"
+    block = f"block {_triple(i.other_block)}" if i.other_block else "several other blocks"
+    anyone = thread if i.other_thread else "several other threads"
+    if i.kind == "copy-under-way":
+        return (
+            f"{act} of shared memory that an asynchronous copy of {thread} may still be writing: that thread must wait "
+            f"for it (cp.async.wait_group, __pipeline_wait_prior) before a barrier"
+        )
+    if i.kind == "read-only-cache":
+        return (
+            f"{act}{where} through the cache of read-only data (__ldg, or a const __restrict__ pointer), and {block} "
+            f"has written it in the same launch"
+        )
+    did = DID[i.detail]
+    if i.kind == "shared-race":
+        return f"{act} of shared memory that {anyone} {did} with no barrier between them"
+    if i.kind == "warp-race":
+        return f"{act} of shared memory that {thread} of its warp {did} with no __syncwarp() between them"
+    if i.kind == "block-conflict":
+        return f"{act}{where} that {block} {did} in the same launch: blocks run in any order"
+    barrier = "__syncthreads()" if i.kind == "global-race" else "__syncwarp()"
+    return f"{act}{where} that {anyone} of its block {did} with no {barrier} between them"
 
 
 def _triple(of: tuple[int, int, int] | None) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from windtunnel.errors import UnsupportedError
 from windtunnel.ptx.calls import Flat
 from windtunnel.ptx.facts import Facts, Kind
-from windtunnel.ptx.meeting import mask_operand, meets, ranks
+from windtunnel.ptx.meeting import collective, mask_operand, meets, ranks
 from windtunnel.ptx.syntax import Instruction, Label
 
 ENDS = ("bra", "ret", "exit", "trap", "brx")
@@ -61,6 +61,14 @@ class Graph:
     """Whether it waits for other blocks: for what they write, or at a barrier of the grid."""
     fenced: bool = False
     """Whether something orders its accesses of global memory before those of other blocks."""
+    apart: bool = False
+    """Whether lanes may meet that stand at different instructions, as `meeting.py` knows it."""
+    copies: bool = False
+    """Whether it copies to shared memory asynchronously."""
+    unfenced: bool = False
+    """Whether blocks wait for what others write, and nothing orders what these have written before."""
+    locks: bool = False
+    """Whether it may have locks, which others may ask or open by plain accesses."""
     raw: set[str] = field(default_factory=set)
     """Registers that may hold the host's NaN."""
 
@@ -134,7 +142,7 @@ def waits_for_others(instruction: Instruction) -> bool:
     return instruction.has("cas") or instruction.has("exch") or reads
 
 
-def build(flat: Flat, table: Mapping[str, Facts]) -> Graph:
+def build(flat: Flat, table: Mapping[str, Facts], apart: bool = False) -> Graph:
     blocks: list[list[Instruction]] = [[]]
     targets: dict[str, int] = {}
     skipped = 0
@@ -156,7 +164,8 @@ def build(flat: Flat, table: Mapping[str, Facts]) -> Graph:
             continue
         if waits_for_others(statement) and blocks[-1]:
             blocks.append([])
-        if meets(statement) and blocks[-1] and not _together(blocks[-1][-1], statement):
+        alone = apart and collective(statement)
+        if meets(statement) and blocks[-1] and (alone or not _together(blocks[-1][-1], statement)):
             blocks.append([])  # lanes that arrive first wait for the others at a block's start
         if is_barrier(statement) and statement.has("red"):
             # The result is there once the barrier is passed: another instruction of our own takes it.
@@ -168,7 +177,7 @@ def build(flat: Flat, table: Mapping[str, Facts]) -> Graph:
         blocks[-1].append(statement)
         if statement.name in ENDS or is_barrier(statement):
             blocks.append([])
-    graph = Graph(blocks, targets, flat.registers, table)
+    graph = Graph(blocks, targets, flat.registers, table, apart=apart)
     _reachable_targets(graph)
     _liveness(graph)
     joined = [0] * (len(blocks) + 1)
@@ -179,9 +188,8 @@ def build(flat: Flat, table: Mapping[str, Facts]) -> Graph:
     asking = {i for i, block in enumerate(blocks) if block and waits_for_others(block[0])}
     meeting = {i for i, block in enumerate(blocks) if block and meets(block[0])}
     graph.entries = {0} | {i for i in range(len(blocks)) if joined[i] >= 2} | after | meeting | asking
-    every = [i for block in blocks for i in block]
-    graph.asks = bool(asking) or any(map(of_grid, every))
-    graph.fenced = any(map(fences, every))
+    graph.asks = bool(asking)
+    _describe(graph)
     graph.following = [[s for s in graph.successors(i) if s < len(blocks)] for i in range(len(blocks))]
     graph.leading = [[] for _ in blocks]
     for index, successors in enumerate(graph.following):
@@ -189,9 +197,21 @@ def build(flat: Flat, table: Mapping[str, Facts]) -> Graph:
             graph.leading[successor].append(index)
     graph.rank = ranks(graph.following)
     graph.uniform = _uniform(graph, flat)
-    arithmetic = [i for block in blocks for i in block if i.name in RAW_NAN and i.type == "f32"]
-    graph.raw = {r for i in arithmetic for r in written_and_read(graph, i)[0]}
     return graph
+
+
+def _describe(graph: Graph) -> None:
+    """What the checks and the scheduler want to know of all its instructions."""
+    every = [i for block in graph.blocks for i in block]
+    graph.asks |= any(map(of_grid, every))
+    graph.fenced = any(map(fences, every))
+    locks = {i.space for i in every if i.name == "atom" and (i.has("cas") or i.has("exch"))}
+    graph.locks = bool(locks - {"global"})
+    polls = any(waits_for_others(i) and i.name == "ld" and i.space not in ("shared", "local") for i in every)
+    graph.unfenced = polls and not graph.fenced and not locks - {"shared"}
+    graph.copies = any(i.name == "cp" for i in every)
+    arithmetic = [i for i in every if i.name in RAW_NAN and i.type == "f32"]
+    graph.raw = {r for i in arithmetic for r in written_and_read(graph, i)[0]}
 
 
 def _together(first: Instruction, second: Instruction) -> bool:

@@ -12,7 +12,8 @@ from windtunnel.ptx.emitter import FULL, Emitter
 from windtunnel.ptx.facts import Kind
 from windtunnel.ptx.flow import ENDS, LEAVES, is_barrier, waits_for_others
 from windtunnel.ptx.layout import register_type
-from windtunnel.ptx.meeting import mask_operand, meets
+from windtunnel.ptx.meeting import collective, mask_operand, meets
+from windtunnel.ptx.semantics import warps
 from windtunnel.ptx.syntax import Instruction
 from windtunnel.ptx.values import Value, vector
 
@@ -36,6 +37,7 @@ class FunctionText:
         self.counters = e.offset("%frame", at.PROGRAM_COUNTERS)
         self.alive, self.waiting = e.offset("%frame", at.ALIVE), e.offset("%frame", at.WAITING)
         self.resume, self.held = e.offset("%frame", at.RESUME), e.offset("%frame", at.HELD)
+        self.signs: dict[tuple[str, ...], int] = {}
         self.budget = e.offset("%frame", at.BUDGET)
         e.emit("%budget = alloca i32, align 4")
         e.store("i32", e.load("i32", self.budget), "%budget")
@@ -227,6 +229,7 @@ class FunctionText:
         finished = e.assign(f"icmp eq i32 {alive}, 0")
         self._return(e.assign(f"select i1 {finished}, i32 {at.FINISHED}, i32 {at.AT_BARRIER}"))
         e.label("some")
+        ready = self._called(ready) if graph.apart else ready
         counters = Value(e.load(I32, self.counters, 8), "i32")
         ready_mask = Value(e.mask_of(Value(ready, "i32", True)), "i1")
         lowest = e.reduce("umin", e.select(ready_mask, counters, e.constant("i32", -1)))
@@ -264,6 +267,13 @@ class FunctionText:
         e.store("i32", left, self.alive)
         e.emit("br label %dispatch")
 
+    def _called(self, ready: str) -> str:
+        """Lanes that have met take what the others brought before these go on."""
+        e = self.emitter
+        called = e.assign(f"and i32 {ready}, {e.load('i32', e.offset('%frame', at.PASSES))}")
+        none = e.assign(f"icmp eq i32 {called}, 0")
+        return e.assign(f"select i1 {none}, i32 {ready}, i32 {called}")
+
     def _beyond(self, index: int) -> list[tuple[int, int]]:
         """Ranges of the ranks of blocks that follow this one and do not lead back to it, other than returns."""
         graph = self.graph
@@ -284,7 +294,8 @@ class FunctionText:
             return
         area = e.offset("%scratch", 0)
         e.store(I32, e.lanes(e.value(mask_operand(block[0]), "i32")), area, 64)
-        e.declared["wt_gather"] = "declare i32 @wt_gather(ptr, i32, i32, i32, ptr)"
+        e.declared["wt_gather"] = "declare i32 @wt_gather(ptr, i32, i32, i32, i32, ptr)"
+        sign = self._offer(block[0]) if self.graph.apart and collective(block[0]) else 0
         barrier = int(block[0].name in ("bar", "barrier"))
         bits = e.mask_bits(e.base or "").text
         counters = Value(e.load(I32, self.counters, 8), "i32")
@@ -295,10 +306,23 @@ class FunctionText:
             )
             passed = e.operation("or", passed, inside)
         beyond = e.mask_bits(e.lanes(passed)).text
-        go = e.assign(f"call i32 @wt_gather(ptr {area}, i32 {bits}, i32 {beyond}, i32 {barrier}, ptr %frame)")
+        go = e.assign(
+            f"call i32 @wt_gather(ptr {area}, i32 {bits}, i32 {beyond}, i32 {barrier}, i32 {sign}, ptr %frame)"
+        )
         e.emit(f"br i1 {e.assign(f'icmp eq i32 {go}, 0')}, label %dispatch, label %G{index}")
         e.label(f"G{index}")
         e.base = e.mask_of(Value(go, "i32", True))
+
+    def _offer(self, instruction: Instruction) -> int:
+        """Lays down what the lanes bring to an instruction at which those of other branches may meet them; answers
+        with the number of its kind."""
+        e = self.emitter
+        value = warps.offer(e, instruction)
+        if value is not None:
+            place, wide = e.offset("%frame", at.OFFERED), vector("i64")
+            old = Value(e.load(wide, place, 8), "i64")
+            e.store(wide, e.select(Value(e.base or FULL, "i1"), e.resize(value, "i64"), old).text, place, 8)
+        return self.signs.setdefault(instruction.opcode, len(self.signs) + 1)
 
     def _leave_partial(self, index: int) -> None:
         e = self.emitter

@@ -11,17 +11,20 @@ from typing import Literal
 
 from windtunnel.ptx import layout as at
 from windtunnel.ptx.counters import Counters, count
+from windtunnel.ptx.dependence import UNKNOWN
 from windtunnel.ptx.emitter import Site
 from windtunnel.ptx.engine import Code, runtime_address
-from windtunnel.ptx.faults import KINDS, TRAPS, Incident, KernelFault, sentence
+from windtunnel.ptx.faults import BESIDE_ATOMICS, KINDS, TRAPS, Incident, KernelFault, sentence
 from windtunnel.ptx.layout import Layout
 from windtunnel.ptx.memory import Allocation, Memory, TouchedRange, zeroed
 from windtunnel.ptx.shadows import SHADOWS, Shadow
 from windtunnel.ptx.structures import (
     CHECK,
+    COPIES_BYTES,
     COUNT,
     LANES,
     ORDER_BYTES,
+    OWN_BYTES,
     SEEN_BYTES,
     SHADOW_BYTES,
     SHADOW_HEAD,
@@ -47,6 +50,12 @@ MOST_INSTRUCTIONS = 1 << 32
 """Of a warp in loops; one that spends more never ends, as far as anybody waits."""
 OUTPUT_BYTES = 1 << 20
 FAULT_ROOM = 256
+MOST_SHARED = 16 << 20
+"""Bytes of an allocation up to which each thread's accesses are noted, where the kernel reads and writes it."""
+OF_ALLOCATIONS = (
+    "out-of-bounds", "uninitialized-read", "misaligned", "block-conflict", "global-race", "global-warp-race",
+    "read-only-cache",
+)  # fmt: skip
 HEADERS = (
     "/torch/include/",
     "/compiler/include/",
@@ -184,6 +193,20 @@ class Run:
                 found.append((value, parameter, offset))
         return found
 
+    def _read_and_written(self) -> set[int]:
+        """Where the allocations begin that the kernel may read and write, as far as its code shows."""
+        loaded, stored = (set(map(self._begin, origins)) - {0} for origins in self.kernel.accessed)
+        every = UNKNOWN in self.kernel.accessed[0] or UNKNOWN in self.kernel.accessed[1]
+        return loaded | stored if every else loaded & stored
+
+    def _begin(self, origin: int | str) -> int:
+        """Where the allocation begins that a parameter (by its offset) or a variable names; or 0."""
+        if isinstance(origin, str):
+            index = self.kernel.layout.variables.get(origin)
+            return 0 if index is None else self.table[index].start
+        found = self.request.memory.allocation(int.from_bytes(self.request.arguments[origin : origin + 8], "little"))
+        return found.start if found else 0
+
     def _regions(self) -> list[Allocation]:
         own = [v for v in self.table if v.size]
         own.append(Allocation(self.block_of_parameters, max(len(self.request.arguments), 1), "the kernel's parameters"))
@@ -196,6 +219,9 @@ class Run:
         pointers |= {v.start for v in self.table}
         self.machine.base, self.round = SHADOWS.numbers(self.request.blocks + 1)
         self.machine.several = self.machine.base + self.request.blocks + 1
+        stores = [s.size for s in self.sites if s.kind != "load" and s.space in ("global", "generic")]
+        grain = self.machine.global_grain = min([2, *(size.bit_length() - 1 for size in stores)])
+        both = self._read_and_written()
         regions = (Region * max(len(self.regions), 1))()
         for index, region in enumerate(self.regions):
             entry = regions[index]
@@ -205,14 +231,20 @@ class Run:
                 self.kept.append(view)
                 entry.blank = ctypes.addressof(view)
             if region.start in pointers and self.request.checks != "none":
-                entry.writer, entry.reader = (self._shadow(region.size + 8) for _ in range(2))
+                cells = (region.size >> grain) + 2
+                entry.writer, entry.reader = (self._shadow(4 * cells) for _ in range(2))
+                if region.start in both and region.size <= MOST_SHARED:
+                    entry.threads, entry.cells = self._zeroed(OWN_BYTES * cells), cells
         shared = self.kernel.layout.shared_bytes + self.request.dynamic_shared + 64
         machine = self.machine
         machine.regions, machine.region_count = regions, len(self.regions)
         machine.faults, machine.fault_room = self.faults, FAULT_ROOM
         machine.output, machine.output_room = self.output, OUTPUT_BYTES
         if self.request.checks != "none":
-            machine.shadow = self._zeroed(SHADOW_HEAD + SHADOW_BYTES * shared)
+            machine.shadow = self._zeroed(self._shadow_bytes(shared))
+            machine.unfenced = int(self.kernel.graph.unfenced)
+            machine.atomics = int(not self.kernel.graph.locks and any(s.kind == "atomic" for s in self.sites))
+            machine.copies = SHADOW_HEAD + SHADOW_BYTES * shared if self.kernel.graph.copies else 0
         machine.epoch, machine.shared_room = 1, shared
         narrow = any(0 < site.size < 4 and site.space in ("shared", "generic") for site in self.sites)
         machine.grain = 0 if narrow else 2
@@ -230,6 +262,11 @@ class Run:
         modes = ROUNDING.get(platform.machine(), ROUNDING["aarch64" if "arm" in platform.machine() else "x86_64"])
         table = (ctypes.c_int64 * 4)(*modes)
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(runtime_address(self.folder, "wt_modes"))(ctypes.addressof(table))
+
+    def _shadow_bytes(self, shared: int) -> int:
+        """What a block needs to note who touched its shared memory, and its threads' asynchronous copies."""
+        copies = COPIES_BYTES * self.request.threads if self.kernel.graph.copies else 0
+        return SHADOW_HEAD + SHADOW_BYTES * shared + copies
 
     def _shadow(self, size: int) -> int:
         shadow = SHADOWS.take(size, dense=self.request.checks == "all")
@@ -341,7 +378,7 @@ class Run:
         residents.local, residents.local_step = self._zeroed(warps * local), local
         residents.shared, residents.shared_step = self._zeroed(room * shared), shared
         if self.request.checks != "none":
-            residents.shadow_step = SHADOW_HEAD + SHADOW_BYTES * self.machine.shared_room
+            residents.shadow_step = self._shadow_bytes(self.machine.shared_room)
             residents.shadow = self._zeroed(room * residents.shadow_step)
         residents.block, residents.at_grid = self._zeroed(8 * room), self._zeroed(4 * room)
         codes = [self.instrumented, self.code(False) if looked_at else self.instrumented]
@@ -408,7 +445,13 @@ class Run:
             if (other_file, other_line) < (file, line):
                 line, other_line = other_line, line
                 file, thread, raw.other = other_file, self._thread(raw.other), raw.thread
-        argument, name = self._argument(kind, raw.address)
+        elsewhere = kind == "misaligned" and raw.detail
+        asks = any(site.instruction.has(word) for word in ("volatile", "relaxed", "acquire"))
+        if kind in ("shared-race", "warp-race", "block-conflict") and raw.detail == BESIDE_ATOMICS and asks:
+            return None
+        if kind in ("global-race", "global-warp-race") and asks:
+            return None
+        argument, name = (None, None) if elsewhere else self._argument(kind, raw.address)
         incident = Incident(
             kind=kind, access=site.kind, size=site.size, block=block, thread=thread,
             other_thread=self._thread(raw.other) if raw.other >= 0 else None,
@@ -441,7 +484,7 @@ class Run:
 
     def _argument(self, kind: str, address: int) -> tuple[str | None, str | None]:
         """The parameter that points to the memory, or the name of the allocation."""
-        if kind not in ("out-of-bounds", "uninitialized-read", "misaligned", "block-conflict"):
+        if kind not in OF_ALLOCATIONS:
             return None, None
         below = [r for r in self.regions if r.start <= address]
         if not below:

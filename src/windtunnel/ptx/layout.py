@@ -16,7 +16,9 @@ BARRIER, BARRIER_THREADS, VOTE, VOTES, AGREEMENT, SPINS = 160, 164, 240, 244, 24
 THREAD_INDEX = 256
 HELD, PASSES, FORCED = 640, 644, 648
 BUDGET, LOOPS = 148, 1 << 22
-REGISTERS = 832
+TOGETHER, OFFERED = 796, 960
+"""The lanes that have met, and what each has brought."""
+REGISTERS = 1216
 SITE_BYTES = 72
 WHOLE_GRID = 16
 """The number of the barrier of all blocks, beside a block's 16."""

@@ -9,6 +9,10 @@ from collections.abc import Sequence
 
 from windtunnel.ptx.syntax import Instruction
 
+COLLECTIVES = ("shfl", "vote", "match", "redux", "elect")
+INDEPENDENT = 70
+"""From this target on lanes are scheduled on their own (Volta): those of several branches meet at the same kind of
+instruction that names the same lanes, as the PTX guide says of `shfl.sync` and its like."""
 MASKS = {"shfl": 4, "vote": 2, "match": 2, "redux": 2, "elect": 1, "bar": 0, "barrier": 0}
 """The operand that names the lanes."""
 
@@ -18,6 +22,35 @@ def meets(instruction: Instruction) -> bool:
     if instruction.name in ("bar", "barrier"):
         return instruction.has("warp")
     return instruction.name in ("mma", "ldmatrix") or (instruction.name in MASKS and instruction.has("sync"))
+
+
+def collective(instruction: Instruction) -> bool:
+    """Whether lanes that stand at several of its kind may meet."""
+    return instruction.name in COLLECTIVES and instruction.has("sync")
+
+
+def meet_in_branches(blocks: Sequence[Sequence[Instruction]], successors: Sequence[Sequence[int]]) -> bool:
+    """Whether there are two such instructions of a kind of which neither always comes first."""
+    at: dict[tuple[str, ...], set[int]] = {}
+    for index, block in enumerate(blocks):
+        for instruction in block:
+            if collective(instruction):
+                at.setdefault(instruction.opcode, set()).add(index)
+    for places in at.values():
+        without = {place: _reached_without(place, successors) for place in places} if len(places) > 1 else {}
+        if any(a in without[b] and b in without[a] for a in without for b in without if a < b):
+            return True
+    return False
+
+
+def _reached_without(place: int, successors: Sequence[Sequence[int]]) -> set[int]:
+    """The blocks that the first one leads to by other ways than through a block."""
+    found, work = {0}, [0] if place else []
+    while work:
+        new = set(successors[work.pop()]) - found - {place}
+        found |= new
+        work += new
+    return found - {place}
 
 
 def mask_operand(instruction: Instruction) -> str:

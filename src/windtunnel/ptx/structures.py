@@ -10,14 +10,19 @@ SEEN_BYTES = 16 << 14
 """Of the table of lines that a block has touched."""
 ORDER_BYTES = 12
 """`Order` of runtime.h."""
-SHADOW_BYTES, SHADOW_HEAD = 28, 64
+OWN_BYTES = 24
+"""Of a cell of global memory that threads of one block may share."""
+SHADOW_BYTES, SHADOW_HEAD = 48, 64
 """Of a cell of shared memory, and before the first one."""
+COPIES_BYTES = 72
+"""`Copies` of runtime.h."""
 CHECK, COUNT = 1, 2
 
 
 class Region(Structure):
     _fields_ = [("low", c_uint64), ("high", c_uint64), ("blank", c_void_p), ("writer", c_void_p), ("reader", c_void_p),
-                ("touched_low", c_uint64), ("touched_high", c_uint64), ("touched", c_int64)]  # fmt: skip
+                ("touched_low", c_uint64), ("touched_high", c_uint64), ("touched", c_int64),
+                ("threads", c_void_p), ("cells", c_int64)]  # fmt: skip
 
 
 class SiteCounts(Structure):
@@ -39,12 +44,14 @@ class Machine(Structure):
         ("output", c_void_p), ("output_size", c_int64), ("output_room", c_int64),
         ("shadow", c_void_p),
         ("epoch", c_uint32), ("shared_room", c_int32), ("grain", c_int32), ("access", c_uint32), ("warp_epoch",
-        c_uint32 * 64), ("clock", c_uint64),
+        c_uint32 * 64), ("warp_met", c_uint32 * 64), ("clock", c_uint64),
         ("mapped", c_void_p), ("seen", c_void_p), ("distinct_loads", c_uint64),
         ("distinct_stores", c_uint64),
         ("let_go", c_void_p), ("take_back", c_void_p), ("signals", c_void_p), ("thread", c_void_p),
         ("most_loops", c_int64), ("order", c_void_p), ("time", c_uint32), ("grid_barriers", c_int32),
-        ("base", c_uint32), ("several", c_uint32),
+        ("base", c_uint32), ("several", c_uint32), ("atomics", c_int32),
+        ("global_grain", c_int32), ("unfenced", c_int32),
+        ("copies", c_int64),
     ]  # fmt: skip
 
 

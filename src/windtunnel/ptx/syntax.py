@@ -116,6 +116,8 @@ class Source:
     files: dict[int, str]
     variables: dict[str, Declaration]
     functions: dict[str, Function]
+    target: int = 70
+    """The compute capability that it is for, times ten."""
 
 
 def parse(text: str) -> Source:
@@ -142,7 +144,8 @@ def parse(text: str) -> Source:
         position = end
     outside.append(text[position:])
     variables = {v.name: v for v in map(_module_variable, _module_statements("\n".join(outside))) if v is not None}
-    return Source(files, variables, functions)
+    target = re.search(r"^\s*\.target\s+sm_(\d+)", text, re.M)
+    return Source(files, variables, functions, int(target[1]) if target else Source.target)
 
 
 def _closing(text: str, start: int) -> int:
@@ -212,7 +215,8 @@ def _function(head: re.Match[str], body: str) -> Function:
         if not text:
             continue
         if text.startswith(".loc "):
-            location = _location(text, places)
+            found_at = _location(text, places)
+            location = found_at if found_at.line else location  # what is of several lines is of the one before
         elif text.startswith(".reg"):
             _registers(function, text, scope, scopes)
         elif found := re.match(r"\.(shared|local|param)\s+(.*)$", text):

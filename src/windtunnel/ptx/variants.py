@@ -10,11 +10,13 @@ from pathlib import Path
 from windtunnel.ptx import access, table
 from windtunnel.ptx import layout as at
 from windtunnel.ptx.calls import flatten
+from windtunnel.ptx.dependence import Origins, accessed
 from windtunnel.ptx.emitter import Emitter, Site
 from windtunnel.ptx.engine import Code
 from windtunnel.ptx.flow import Graph, build
 from windtunnel.ptx.function import FunctionText
 from windtunnel.ptx.layout import Layout, lay_out
+from windtunnel.ptx.meeting import INDEPENDENT, meet_in_branches
 from windtunnel.ptx.syntax import Function as Parsed
 from windtunnel.ptx.syntax import Source
 
@@ -31,13 +33,18 @@ class Prepared:
     layout: Layout
     parameters: Mapping[str, int]
     sites: dict[Site, int]
+    accessed: tuple[Origins, Origins]
+    """From what the addresses come at which it loads from and stores to the memory of all blocks."""
 
 
 def prepare(source: Source, function: Parsed) -> Prepared:
     flat = flatten(source, function)
     graph = build(flat, table.ROWS)
+    if source.target >= INDEPENDENT and meet_in_branches(graph.blocks, graph.following):
+        graph = build(flat, table.ROWS, apart=True)
     layout = lay_out(source, flat)
-    return Prepared(function.name, graph, layout, {p.name: p.offset for p in function.parameters}, {})
+    parameters = {p.name: p.offset for p in function.parameters}
+    return Prepared(function.name, graph, layout, parameters, {}, accessed(graph, parameters, layout.variables))
 
 
 def compile_variant(kernel: Prepared, instrumented: bool, folder: Path) -> Code:

@@ -45,6 +45,10 @@ typedef warp_lanes<0> coalesced_group;
 template <unsigned int Size, class Parent = void> struct thread_block_tile : warp_lanes<Size> {
   static_assert(Size <= 32 && (Size & (Size - 1)) == 0, "tiles of more than a warp are not emulated");
 };
+template <unsigned int Size> struct thread_block_tile<Size, void> : warp_lanes<Size> {
+  thread_block_tile() = default;
+  template <class Parent> WT_M thread_block_tile(const thread_block_tile<Size, Parent> &tile) : warp_lanes<Size>(tile) {}
+};
 // Any of these, known when the kernel runs: a block, or lanes of a warp.
 struct thread_group {
   unsigned int mask;  // 0: the block
@@ -116,10 +120,16 @@ template <class Group, class T> WT_M T exclusive_scan(const Group &g, T v) { ret
 
 // ---------------------------------------------------------------- copies to shared memory by all threads of a group
 template <class Group> WT_M void memcpy_async(const Group &g, void *to, const void *from, size_t size) {
-  for (size_t i = g.thread_rank(); i < size / 4; i += g.size()) ((unsigned int *)to)[i] = ((const unsigned int *)from)[i];
+  bool aligned = (((size_t)to | (size_t)from) & 3) == 0;
+  for (size_t i = g.thread_rank(); i < size / 4; i += g.size()) {
+    if (aligned && __isShared(to) && __isGlobal(from)) __pipeline_memcpy_async((unsigned int *)to + i, (const unsigned int *)from + i, 4);
+    else __builtin_memcpy((unsigned int *)to + i, (const unsigned int *)from + i, 4);
+  }
   for (size_t i = size / 4 * 4 + g.thread_rank(); i < size; i += g.size()) ((char *)to)[i] = ((const char *)from)[i];
+  __pipeline_commit();
 }
-template <class Group> WT_M void wait(const Group &g) { g.sync(); }
+template <class Group> WT_M void wait(const Group &g) { __pipeline_wait_prior(0); g.sync(); }
+template <unsigned int Stages, class Group> WT_M void wait_prior(const Group &g) { __pipeline_wait_prior(Stages); g.sync(); }
 #undef WT_M
 }  // namespace cooperative_groups
 #endif

@@ -28,7 +28,7 @@ enum { GROUP = 8 };
 
 typedef struct {
   uint64_t starts[4], low, high, bytes; // of each run
-  int runs, size, shape, kind, site, lane, lanes;
+  int runs, size, shape, kind, constant, site, lane, lanes;
   uint32_t bits;
 } Groups;
 
@@ -65,15 +65,18 @@ static int shared_groups(Context *c, Frame *f, const Groups *g) {
   return 1;
 }
 
-static int global_groups(Context *c, const Groups *g) {
+static int global_groups(Context *c, Frame *f, const Groups *g) {
   Site *s = &c->sites[g->site];
   Region *r = s->region;
   if (!r || g->low < r->low || g->low >= r->high) r = find(c->machine, g->low);
   if (!r || g->high + g->bytes > r->high) return 0;
   if (c->checking & CHECK) {
-    if (r->low & 3 || (g->size < 4 && ((g->starts[0] | g->starts[1] | g->starts[2] | g->starts[3] | g->bytes) & 3))) return 0;
+    uint64_t part = (1u << c->machine->global_grain) - 1, starts = g->starts[0] | g->starts[1] | g->starts[2] | g->starts[3];
+    if (r->low & part || ((uint64_t)g->size <= part && ((starts | g->bytes) & part))) return 0;
+    if (r->threads && (g->shape == ONES || (uint64_t)g->size <= part)) return 0;
+    if (g->constant && r->touched & WRITTEN) return 0;
     for (int k = 0; k < g->runs; k++)
-      if (!global_run(c, r, g->starts[k] - r->low, (int)g->bytes, g->size, g->kind)) return 0;
+      if (!global_run(c, r, g->starts[k] - r->low, (int)g->bytes, g->size, f->warp, g->lane + GROUP * k, g->kind)) return 0;
   }
   r->touched |= g->kind == LOAD ? READ : WRITTEN;
   if (g->low < r->touched_low || !r->touched_high) r->touched_low = g->low;
@@ -88,8 +91,8 @@ static int global_groups(Context *c, const Groups *g) {
 }
 
 int wt_groups(int shape, int bits, uint64_t a, uint64_t b, uint64_t d, uint64_t e, int size, int code, int site, Context *c, Frame *f) {
-  Groups g = {{a, b, d, e}, .runs = 4, .size = size, .shape = shape, .kind = code & 15, .site = site, .lanes = LANES, .bits = (uint32_t)bits};
-  int space = code >> 4, good = 0;
+  Groups g = {{a, b, d, e}, .runs = 4, .size = size, .shape = shape, .kind = code & 15, .constant = code >> 8, .site = site, .lanes = LANES, .bits = (uint32_t)bits};
+  int space = code >> 4 & 15, good = 0;
   if (c->trap || !bits || space > 1) return 0;
   if (shape == NEIGHBOURS) { // of the lanes that take part, if these are neighbours
     uint32_t rest = g.bits >> __builtin_ctz(g.bits);
@@ -103,7 +106,7 @@ int wt_groups(int shape, int bits, uint64_t a, uint64_t b, uint64_t d, uint64_t 
   for (int k = 1; k < 4; k++) g.low = g.starts[k] < g.low ? g.starts[k] : g.low, g.high = g.starts[k] > g.high ? g.starts[k] : g.high, a |= g.starts[k];
   if (crooked(a, size)) return 0;
   c->machine->access++;
-  good = space ? shared_groups(c, f, &g) : global_groups(c, &g);
+  good = space ? shared_groups(c, f, &g) : global_groups(c, f, &g);
   c->machine->access -= !good; // it is asked for lane by lane
   return good;
 }
@@ -124,7 +127,7 @@ static int64_t beyond(Machine *m, uint64_t address) { // bytes behind the end of
 // The lanes of `bits` that may access `size` bytes at their addresses.
 int wt_access(const uint64_t *a, int bits, int size, int code, int site, Context *c, Frame *f) {
   Machine *m = c->machine;
-  int space = code >> 4, kind = code & 15, checking = c->checking & CHECK;
+  int space = code >> 4 & 15, kind = code & 15, checking = c->checking & CHECK;
   uint32_t good = (uint32_t)bits, shared = 0;
   uint64_t local_end = f->local + (uint64_t)LANES * c->local_bytes;
   Region *last = 0;
@@ -141,7 +144,7 @@ int wt_access(const uint64_t *a, int bits, int size, int code, int site, Context
       uint64_t offset = p - c->shared_base;
       if (offset >= (uint64_t)c->shared_bytes || offset + size > (uint64_t)c->shared_bytes)
         wrong(c, SHARED_OUT_OF_BOUNDS, site, thread, offset, (int64_t)offset - c->shared_bytes), bad = 1;
-      else if (crooked(p, size)) wrong(c, MISALIGNED, site, thread, p, size), bad = 1;
+      else if (crooked(p, size)) wrong(c, MISALIGNED, site, thread, p, 1), bad = 1;
       else {
         shared |= 1u << lane;
         if (checking) shared_shadow(c, offset, size, site, thread, kind);
@@ -149,19 +152,19 @@ int wt_access(const uint64_t *a, int bits, int size, int code, int site, Context
     } else if (in_local) {
       uint64_t own = f->local + (uint64_t)lane * c->local_bytes;
       if (p < own || p + size > own + c->local_bytes) wrong(c, LOCAL_OUT_OF_BOUNDS, site, thread, p - own, (int64_t)(p - own) - c->local_bytes), bad = 1;
-      else if (crooked(p, size)) wrong(c, MISALIGNED, site, thread, p, size), bad = 1;
+      else if (crooked(p, size)) wrong(c, MISALIGNED, site, thread, p, 2), bad = 1;
       place[lane] = (p - own) / 4 * 128 + lane * 4 + (p & 3);
     } else {
       Region *r = last && p >= last->low && p < last->high ? last : find(m, p);
       if (!r || p + size > r->high) wrong(c, OUT_OF_BOUNDS, site, thread, p, beyond(m, p)), bad = 1;
-      else if (crooked(p, size)) wrong(c, MISALIGNED, site, thread, p, size), bad = 1;
+      else if (crooked(p, size)) wrong(c, MISALIGNED, site, thread, p, 0), bad = 1;
       else {
         last = r;
         place[lane] = (p - r->low) + ((uint64_t)(r - m->regions + 1) << 40);
         r->touched |= kind == LOAD ? READ : kind == STORE ? WRITTEN : READ | WRITTEN;
         if (p < r->touched_low || !r->touched_high) r->touched_low = p;
         if (p + size > r->touched_high) r->touched_high = p + size;
-        if (checking) global_shadow(c, r, p, size, site, thread, kind);
+        if (checking) global_shadow(c, r, p, size, site, thread, kind, code >> 8);
         if (kind != LOAD && r->blank) memset(r->blank + (p - r->low), 0, size);
       }
     }
@@ -180,11 +183,12 @@ void wt_block(Context *c) {
   Machine *m = c->machine;
   if (m->shadow) m->shadow[0] = ++m->epoch;
   m->epoch++;
+  if (m->shadow && m->copies) begin_copies(c);
 }
 
-void wt_meet(const uint32_t *named, int bits, int site, Context *c, Frame *f) {
+void wt_meet(const uint32_t *named, int bits, int site, int memory, Context *c, Frame *f) {
   Machine *m = c->machine;
-  m->warp_epoch[f->warp & 63]++;
+  m->warp_epoch[f->warp & 63] += memory, m->warp_met[f->warp & 63]++; // what lanes have read, they have before they meet
   for (uint32_t b = (uint32_t)bits; b; b &= b - 1) {
     int lane = __builtin_ctz(b);
     uint32_t missing = f->forced >> lane & 1 ? named[lane] & ~(uint32_t)bits : 0;

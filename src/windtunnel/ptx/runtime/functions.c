@@ -4,16 +4,24 @@
 
 #define M(name) double name(double);
 M(exp) M(exp2) M(expm1) M(log) M(log2) M(log10) M(log1p) M(sin) M(cos) M(tan) M(asin) M(acos) M(atan) M(sinh) M(cosh) M(tanh)
-M(asinh) M(acosh) M(atanh) M(erf) M(erfc) M(tgamma) M(lgamma) M(cbrt) M(sqrt) M(j0) M(j1) M(y0) M(y1) M(ceil) M(floor) M(trunc)
-M(rint) M(round) M(fabs) M(logb)
+M(asinh) M(acosh) M(atanh) M(erf) M(erfc) M(tgamma) M(lgamma) M(cbrt) M(j0) M(j1) M(y0) M(y1) M(round) M(logb)
 #define M2(name) double name(double, double);
-M2(pow) M2(atan2) M2(fmod) M2(remainder) M2(hypot) M2(fdim) M2(copysign) M2(nextafter) M2(fmin) M2(fmax)
-double fma(double, double, double);
+M2(pow) M2(atan2) M2(fmod) M2(remainder) M2(hypot) M2(fdim) M2(nextafter) M2(fmin) M2(fmax)
+
 double ldexp(double, int);
 int ilogb(double);
 float nextafterf(float, float);
-float sqrtf(float);
-float fmaf(float, float, float);
+
+#define sqrt __builtin_sqrt // an instruction, also over vectors; freestanding code has no such names of its own
+#define sqrtf __builtin_sqrtf
+#define fabs __builtin_fabs
+#define floor __builtin_floor
+#define ceil __builtin_ceil
+#define trunc __builtin_trunc
+#define rint __builtin_rint
+#define fma __builtin_fma
+#define fmaf __builtin_fmaf
+#define copysign __builtin_copysign
 #define PI 3.141592653589793238462643383279502884
 
 static float float_of(uint32_t bits) { float f; memcpy(&f, &bits, 4); return f; }

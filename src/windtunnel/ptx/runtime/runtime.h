@@ -10,11 +10,16 @@
 typedef struct {
   uint64_t low, high; // of the allocation
   uint8_t *blank;     // a byte a byte: nothing has written it
-  uint32_t *writer;   // a word a word: number of the block that wrote it last in this launch; the top bit: by an atomic
+  uint32_t *writer;   // a word a cell: number of the block that wrote it last in this launch; the top bit: by an atomic
   uint32_t *reader;   // number of the block that read it in this launch, or Machine.several
   uint64_t touched_low, touched_high;
   int64_t touched; // READ and WRITTEN
+  uint32_t *threads; // what threads of a block did, as many arrays as OWN_WORDS, where the kernel reads and writes it
+  int64_t cells;     // of each of these
 } Region;
+
+// What the threads of a block did to a cell of global memory.
+enum { OWN_WROTE, OWN_WRITER, OWN_ACCESS, OWN_READ_AT, OWN_READER, OWN_READERS, OWN_WORDS };
 
 typedef struct {
   uint64_t low, high; // of the allocation that the site touched last
@@ -37,9 +42,20 @@ enum {
   READER,   // its warp << 16 | epoch of the warp, or MANY: several warps
   READERS,  // the lanes of that warp that have read since it last met
   EARLY,    // the site that read it before anything was written, + 1
+  COPIER,   // the thread whose asynchronous copy wrote it last and is not known to be over, + 1
+  COPIED,   // which of that thread's groups of copies that was
+  ATOMIC_AT,    // the epoch of the last atomic
+  ATOMIC_BY,    // as READER
+  ATOMIC_LANES, // as READERS
   CELL_WORDS
 };
 enum { SHADOW_HEAD = 16 }; // words before the arrays; the first is the block's first epoch
+
+// A thread's asynchronous copies: how many groups it has closed, how many are over, and when the last of these were.
+enum { ENDS = 8 };
+typedef struct {
+  uint32_t closed, over, epoch[ENDS], warp_epoch[ENDS];
+} Copies;
 
 // When a block last handed on what it had written (an atomic or the like behind a fence), and last took what others had.
 typedef struct {
@@ -58,7 +74,7 @@ typedef struct {
   int32_t shared_room;
   int32_t grain;
   uint32_t access; // numbers the accesses of warps
-  uint32_t warp_epoch[64];
+  uint32_t warp_epoch[64], warp_met[64]; // of each warp: its __syncwarps, and all that its lanes have met at
   uint64_t clock;
   int (*mapped)(uint64_t); // whether a GPU would have memory at an address outside of every allocation; or null
   uint64_t *seen;          // by hash, a line that a block has touched, and that block's number << 4 | the sectors
@@ -73,6 +89,10 @@ typedef struct {
   int32_t grid_barriers;
   uint32_t base;    // what earlier launches left in shadows is at most this; a block's number is base + 1 + its index
   uint32_t several; // stands for several blocks
+  int32_t atomics;  // whether atomics of shared memory are looked at beside other accesses
+  int32_t global_grain; // a cell of global memory has 1 << global_grain bytes
+  int32_t unfenced; // blocks wait for each other, and nothing in the kernel is a fence
+  int64_t copies;   // where the threads' Copies lie behind a block's shadow, or 0: it makes none
 } Machine;
 #define SEEN (1 << 14)
 #define MOST_SPINS (1 << 22)
@@ -140,7 +160,10 @@ typedef struct {
   uint32_t missed;        // 784: lanes that have passed by what the held ones wait at
   int32_t arrived;        // 788: the barrier at which some lanes are already, + 1, while others ask
   int32_t straight;       // 792: the last block left nothing here but what each block sets anew
-  uint32_t rest[9];       // 796
+  uint32_t together;      // 796: the lanes that have met
+  int32_t sign[LANES];    // 800: at which kind of instruction lanes wait, or 0: at one that only meets itself
+  uint32_t rest[8];       // 928
+  uint64_t offered[LANES]; // 960: what lanes have brought to where they meet
 } Frame;
 
 enum { CHECK = 1, COUNT = 2 };
@@ -148,7 +171,8 @@ enum { GRID = 16 }; // the barrier of the whole grid, beside a block's 16
 enum { READ = 1, WRITTEN = 2 };
 enum { LOAD, STORE, ATOMIC };
 enum { OUT_OF_BOUNDS = 1, UNINITIALIZED, MISALIGNED, RACE, CONFLICT, SHARED_OUT_OF_BOUNDS, SHARED_UNINITIALIZED,
-       DIVERGENT_BARRIER, MISSING_LANES, LOCAL_OUT_OF_BOUNDS, ASSERTION, TRAPPED, HANGING, WARP_RACE, EXITED, SPINNING, ENDLESS };
+       DIVERGENT_BARRIER, MISSING_LANES, LOCAL_OUT_OF_BOUNDS, ASSERTION, TRAPPED, HANGING, WARP_RACE, EXITED, SPINNING, ENDLESS,
+       UNDER_WAY, OWN_RACE, OWN_WARP_RACE, CACHED };
 enum { TRAP_NONE, TRAP_ADDRESS, TRAP_MISALIGNED, TRAP_ASSERT, TRAP_INSTRUCTION, TRAP_DEADLOCK, TRAP_INTERRUPTED };
 #define MANY 0x7fffffffu
 #define ATOMICALLY 0x80000000u
@@ -160,8 +184,9 @@ void count_lanes(Context *c, int kind, Site *s, const uint64_t *a, uint32_t bits
 void count_runs(Context *c, int kind, Site *s, const uint64_t *starts, int runs, uint64_t bytes, int lanes, int size);
 void count_wavefronts(Site *s, const uint64_t *a, uint32_t bits, int size);
 // shadows.c
-void global_shadow(Context *c, Region *r, uint64_t p, int size, int site, int thread, int kind);
-int global_run(Context *c, Region *r, uint64_t offset, int bytes, int size, int kind);
+void global_shadow(Context *c, Region *r, uint64_t p, int size, int site, int thread, int kind, int constant);
+int global_run(Context *c, Region *r, uint64_t offset, int bytes, int size, int warp, int lane, int kind);
 void shared_shadow(Context *c, uint64_t offset, int size, int site, int thread, int kind);
 int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int lane, int twice, int kind);
+void begin_copies(Context *c);
 int shared_one(Context *c, uint64_t offset, int size, int warp, uint32_t lanes);

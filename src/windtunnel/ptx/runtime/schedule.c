@@ -64,8 +64,27 @@ static void missed_barrier(Context *c, char *frames, const uint32_t *alive, Fram
   }
 }
 
+// The usual case: all warps wait at one place for all threads, and votes are of no account or complete.
+static int release_all(Context *c, char *frames, const uint32_t *alive) {
+  Frame *first = frame_of(c, frames, 0);
+  int number = first->barrier, site = first->barrier_site, votes = 0, all = 1;
+  if (number < 0 || number == GRID) return 0;
+  for (int w = 0; w < c->warps; w++) {
+    Frame *f = frame_of(c, frames, w);
+    if (f->mode == 2 || f->barrier != number || f->barrier_site != site || f->barrier_count || f->alive != alive[w]) return 0;
+    votes += __builtin_popcount(f->vote & f->alive), all &= (f->vote & f->alive) == f->alive;
+  }
+  for (int w = 0; w < c->warps; w++) {
+    Frame *f = frame_of(c, frames, w);
+    f->waiting = 0, f->barrier = -1, f->votes = votes, f->agreement = all | (votes > 0) << 1;
+  }
+  c->machine->epoch++;
+  return 1;
+}
+
 // Lets those go whose barrier is complete; answers whether any could.
 static int release(Context *c, char *frames, const uint32_t *alive) {
+  if (release_all(c, frames, alive)) return 1;
   int released = 0, running = 0;
   uint32_t numbers = 0;
   for (int w = 0; w < c->warps; w++) {
@@ -218,10 +237,11 @@ static void furnish(Context *c, Residents *r, int64_t slot, char *frames, char *
 // What blocks did before a barrier of the grid is ordered before all that follows.
 static void pass_grid(Context *c, Residents *r, int64_t used) {
   Machine *m = c->machine;
-  m->grid_barriers++;
+  m->grid_barriers++, m->epoch++;
   for (Region *g = m->regions; g < m->regions + m->region_count; g++) {
     if (!g->writer || !g->touched_high) continue;
-    uint64_t first = (g->touched_low - g->low) / 4, words = (g->touched_high - g->low + 3) / 4 - first;
+    int grain = m->global_grain;
+    uint64_t first = (g->touched_low - g->low) >> grain, words = ((g->touched_high - g->low - 1) >> grain) + 1 - first;
     memset(g->writer + first, 0, 4 * words), memset(g->reader + first, 0, 4 * words);
   }
   for (int64_t slot = 0; slot < used; slot++) {
@@ -277,12 +297,12 @@ int wt_loop(int site, Context *c, Frame *f) {
 
 // The lanes that need not wait for others of their warp at this instruction; the rest is held until these have come.
 // Lanes beyond it have passed by, and never come.
-int wt_gather(const uint32_t *named, int bits, int beyond, int barrier, Frame *f) {
-  uint32_t here = (uint32_t)bits, go = here & f->passes, past = barrier ? 0 : (uint32_t)beyond & f->alive;
+int wt_gather(const uint32_t *named, int bits, int beyond, int barrier, int sign, Frame *f) {
+  uint32_t here = (uint32_t)bits, go = here & f->passes, past = barrier ? 0 : (uint32_t)beyond & f->alive, called = go;
   for (uint32_t b = here; b; b &= b - 1) f->missed |= named[__builtin_ctz(b)] & past;
-  for (uint32_t b = here & ~go; b; b &= b - 1) {
+  for (uint32_t b = sign && called ? 0 : here & ~go; b; b &= b - 1) {
     int lane = __builtin_ctz(b);
-    f->named[lane] = named[lane];
+    f->named[lane] = named[lane], f->sign[lane] = sign;
     if (named[lane] & f->alive & ~(here | past)) continue;
     go |= 1u << lane;
     if (!barrier && named[lane] & f->missed & ~here) f->forced |= 1u << lane;
@@ -291,7 +311,22 @@ int wt_gather(const uint32_t *named, int bits, int beyond, int barrier, Frame *f
   f->at_barrier = ((barrier ? f->at_barrier | here : f->at_barrier & ~here)) & ~go;
   f->passes &= ~go;
   if (!f->held) f->missed = 0;
+  if (!called) f->together = go;
   return (int)go;
+}
+
+// Lanes that wait at several instructions of one kind, and name the same lanes: all of these.
+static uint32_t met_in_branches(const Frame *f) {
+  for (uint32_t b = f->held & ~f->at_barrier; b; b &= b - 1) {
+    int lane = __builtin_ctz(b);
+    uint32_t same = 0;
+    for (uint32_t d = f->held & ~f->at_barrier; d; d &= d - 1) {
+      int other = __builtin_ctz(d);
+      if (f->sign[other] == f->sign[lane] && f->named[other] == f->named[lane]) same |= d & -d;
+    }
+    if (f->sign[lane] && !(f->named[lane] & f->alive & ~same)) return same;
+  }
+  return 0;
 }
 
 // No lane can go on but those that are held: those at a __syncwarp may meet at several; else someone never comes.
@@ -302,6 +337,7 @@ void wt_stuck(Frame *f) {
     for (uint32_t b = met; b; b &= b - 1)
       if (f->named[__builtin_ctz(b)] & f->alive & ~before) met &= ~(b & -b);
   }
+  if (!met) met = met_in_branches(f);
   if (!met) {
     int lowest = 0x7fffffff;
     for (uint32_t b = f->held; b; b &= b - 1)
@@ -311,7 +347,7 @@ void wt_stuck(Frame *f) {
     for (uint32_t b = met; b; b &= b - 1)
       if (f->named[__builtin_ctz(b)] & (f->alive | f->missed) & ~met) f->forced |= b & -b;
   }
-  f->passes |= met, f->held &= ~met;
+  f->passes |= met, f->held &= ~met, f->together = met;
 }
 
 void wt_arrive(int bits, int site, Context *c, Frame *f) {

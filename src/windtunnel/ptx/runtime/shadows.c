@@ -4,27 +4,83 @@
 // Whether a block's number is of this launch: memory is used again, also for the other purpose, and ATOMICALLY is a sign.
 static inline int current(uint32_t number, uint32_t base) { return (int32_t)number > (int32_t)base; }
 
-// Words of neighbouring lanes, all at once; answers 0 if there is something to report.
-int global_run(Context *c, Region *r, uint64_t offset, int bytes, int size, int kind) {
-  int n = bytes / 4;
+static uint32_t *own(const Region *r, int which) { return r->threads + which * r->cells; }
+
+// Whether neighbouring lanes meet nothing of other threads of their block in neighbouring cells; notes what they do.
+static int own_run(Context *c, Region *r, int64_t q, int n, int shift, uint32_t me, int warp, int lane, int kind) {
+  Machine *m = c->machine;
+  uint32_t *restrict wrote = own(r, OWN_WROTE) + q, *restrict writer = own(r, OWN_WRITER) + q, *restrict access = own(r, OWN_ACCESS) + q;
+  uint32_t *restrict read_at = own(r, OWN_READ_AT) + q, *restrict reader = own(r, OWN_READER) + q, *restrict readers = own(r, OWN_READERS) + q;
+  uint32_t epoch = m->epoch, now = m->warp_epoch[warp & 63] & 0xffff, tag = (uint32_t)warp << 16 | (m->warp_met[warp & 63] & 0xffff), thread = warp * LANES + lane, bad = 0;
+  for (int j = 0; j < n; j++) bad |= wrote[j] == epoch && (writer[j] & 0xffff) != thread + (j >> shift);
+  if (kind == LOAD) {
+    if (bad) return 0;
+    for (int j = 0; j < n; j++) {
+      uint32_t bit = 1u << (lane + (j >> shift)), before = read_at[j] == epoch;
+      readers[j] = bit | (before && reader[j] == tag ? readers[j] : 0);
+      reader[j] = before && reader[j] >> 16 != (uint32_t)warp ? MANY : tag;
+      read_at[j] = epoch;
+    }
+    return 1;
+  }
+  for (int j = 0; j < n; j++) {
+    uint32_t bit = 1u << (lane + (j >> shift));
+    bad |= read_at[j] == epoch && (reader[j] >> 16 != (uint32_t)warp || readers[j] != bit);
+  }
+  if (bad) return 0;
+  for (int j = 0; j < n; j++) wrote[j] = epoch, writer[j] = now << 16 | (thread + (j >> shift)), access[j] = m->access;
+  return 1;
+}
+
+// The same for one cell, with a report; `wrote` and `read` say whether that was this block.
+static void own_shadow(Context *c, Region *r, int64_t q, int site, int thread, int kind, uint64_t p, int wrote, int read) {
+  Machine *m = c->machine;
+  uint32_t warp = thread / LANES, now = m->warp_epoch[warp & 63] & 0xffff, tag = warp << 16 | (m->warp_met[warp & 63] & 0xffff), bit = 1u << thread % LANES;
+  uint32_t *at = r->threads + q;
+  int64_t step = r->cells;
+  int writer = at[OWN_WRITER * step] & 0xffff;
+  read &= at[OWN_READ_AT * step] == m->epoch;
+  if (kind == LOAD) {
+    if (wrote && at[OWN_WROTE * step] == m->epoch && writer != thread) {
+      if (writer / LANES != (int)warp) report(c, OWN_RACE, site, thread, writer, p, 1);
+      else if (at[OWN_WRITER * step] >> 16 == now && at[OWN_ACCESS * step] != m->access) report(c, OWN_WARP_RACE, site, thread, writer, p, 1);
+    }
+    at[OWN_READERS * step] = read && at[OWN_READER * step] == tag ? at[OWN_READERS * step] | bit : bit;
+    at[OWN_READER * step] = read && at[OWN_READER * step] >> 16 != warp ? MANY : tag;
+    at[OWN_READ_AT * step] = m->epoch;
+    return;
+  }
+  if (read) {
+    uint32_t by = at[OWN_READER * step], lanes = at[OWN_READERS * step];
+    int race = by >> 16 != warp ? OWN_RACE : by == tag && lanes & ~bit ? OWN_WARP_RACE : 0;
+    if (race) report(c, race, site, thread, by == MANY ? -1 : (int)(by >> 16) * LANES + __builtin_ctz((race == OWN_RACE ? lanes : lanes & ~bit) | 0x80000000), p, 2);
+  }
+  at[OWN_WROTE * step] = m->epoch, at[OWN_WRITER * step] = now << 16 | thread, at[OWN_ACCESS * step] = m->access;
+}
+
+// Cells of neighbouring lanes, all at once; answers 0 if there is something to report.
+int global_run(Context *c, Region *r, uint64_t offset, int bytes, int size, int warp, int lane, int kind) {
+  int g = c->machine->global_grain, n = bytes >> g, part = size < 1 << g;
   uint32_t me = c->machine->base + (uint32_t)c->linear + 1, base = c->machine->base, several = c->machine->several;
-  uint32_t bad = 0, *restrict writer = r->writer + offset / 4, *restrict reader = r->reader + offset / 4;
+  uint32_t by = c->machine->unfenced ? ~ATOMICALLY : ~0u; // what was written by an atomic may be read
+  uint32_t bad = 0, *restrict writer = r->writer + (offset >> g), *restrict reader = r->reader + (offset >> g);
+  int shift = part ? 0 : __builtin_ctz(size) - g;
   if (kind == LOAD) {
     if (r->blank)
       for (int i = 0; i < bytes; i++) bad |= r->blank[offset + i];
     if (r->writer && !bad) {
-      for (int i = 0; i < n; i++) bad |= current(writer[i], base) && writer[i] != me; // what was written by an atomic may be read
-      if (!bad)
-        for (int i = 0; i < n; i++) reader[i] = current(reader[i], base) && reader[i] != me ? several : me;
+      for (int i = 0; i < n; i++) bad |= current(writer[i] & by, base) && writer[i] != me;
+      if (bad || (r->threads && !own_run(c, r, offset >> g, n, shift, me, warp, lane, kind))) return 0;
+      for (int i = 0; i < n; i++) reader[i] = current(reader[i], base) && reader[i] != me ? several : me;
     }
     return !bad;
   }
-  if (r->writer && size >= 4) {
+  if (r->writer && !part) {
     for (int i = 0; i < n; i++) {
       uint32_t wrote = writer[i] & ~ATOMICALLY;
       bad |= (current(wrote, base) && wrote != me) | (current(reader[i], base) && reader[i] != me);
     }
-    if (bad) return 0;
+    if (bad || (r->threads && !own_run(c, r, offset >> g, n, shift, me, warp, lane, kind))) return 0;
     for (int i = 0; i < n; i++) writer[i] = me;
   }
   if (r->blank) memset(r->blank + offset, 0, bytes);
@@ -55,28 +111,29 @@ void wt_order(int bits, Context *c) {
   if (own->fenced) own->released = ++m->time;
 }
 
-void global_shadow(Context *c, Region *r, uint64_t p, int size, int site, int thread, int kind) {
+void global_shadow(Context *c, Region *r, uint64_t p, int size, int site, int thread, int kind, int constant) {
   Machine *m = c->machine;
   uint64_t offset = p - r->low;
   uint32_t base = m->base, me = base + (uint32_t)c->linear + 1;
+  int g = m->global_grain;
   if (kind != STORE && r->blank) {
     int unset = 0;
     for (int j = 0; j < size; j++) unset |= r->blank[offset + j];
     if (unset) report(c, UNINITIALIZED, site, thread, 0, p, (int64_t)offset);
   }
   if (!r->writer) return;
-  for (uint64_t w = offset / 4; w <= (offset + size - 1) / 4; w++) {
+  for (uint64_t w = offset >> g; w <= (offset + size - 1) >> g; w++) {
     uint32_t wrote = r->writer[w] & ~ATOMICALLY, atomically = r->writer[w] & ATOMICALLY, read = r->reader[w];
     int other_wrote = current(wrote, base) && wrote != me && !ordered(c, wrote);
+    if (constant && current(wrote, base)) report(c, CACHED, site, thread, (int)(wrote - base) - 1, p, 0);
+    if (r->threads && kind != ATOMIC) own_shadow(c, r, w, site, thread, kind, p, wrote == me && !atomically, read == me);
     if (kind == LOAD) {
-      if (other_wrote && !atomically) report(c, CONFLICT, site, thread, (int)(wrote - base) - 1, p, 0);
+      if (other_wrote && (!atomically || m->unfenced)) report(c, CONFLICT, site, thread, (int)(wrote - base) - 1, p, atomically ? 3 : 0);
       r->reader[w] = current(read, base) && read != me ? m->several : me;
     } else if (kind == STORE) {
-      if (size >= 4) {
-        if (other_wrote) report(c, CONFLICT, site, thread, (int)(wrote - base) - 1, p, 1);
-        if (current(read, base) && read != me && !ordered(c, read)) report(c, CONFLICT, site, thread, read == m->several ? -1 : (int)(read - base) - 1, p, 2);
-        r->writer[w] = me;
-      }
+      if (other_wrote) report(c, CONFLICT, site, thread, (int)(wrote - base) - 1, p, 1);
+      if (current(read, base) && read != me && !ordered(c, read)) report(c, CONFLICT, site, thread, read == m->several ? -1 : (int)(read - base) - 1, p, 2);
+      r->writer[w] = me;
     } else r->writer[w] = me | ATOMICALLY;
   }
 }
@@ -91,25 +148,98 @@ static void too_early(Context *c, int kind, int site, int reader, int writer, ui
 
 static uint32_t *array(Machine *m, int which) { return m->shadow + SHADOW_HEAD + (int64_t)which * m->shared_room; }
 
+static Copies *copies_of(Machine *m, int thread) { return (Copies *)((char *)m->shadow + m->copies) + thread; }
+
+void begin_copies(Context *c) { memset(copies_of(c->machine, 0), 0, sizeof(Copies) * c->threads); }
+
+// Asynchronous copies of a warp have begun to write.
+void wt_copy(const uint64_t *a, int bits, int size, Context *c, Frame *f) {
+  Machine *m = c->machine;
+  if (!(c->checking & CHECK) || !m->copies || c->trap) return;
+  for (uint32_t b = (uint32_t)bits; b; b &= b - 1) {
+    int lane = __builtin_ctz(b), thread = f->warp * LANES + lane;
+    uint64_t offset = a[lane] - c->shared_base;
+    if (offset + size > (uint64_t)c->shared_bytes) continue;
+    for (uint64_t q = offset >> m->grain; q <= (offset + size - 1) >> m->grain; q++)
+      array(m, COPIER)[q] = thread + 1, array(m, COPIED)[q] = copies_of(m, thread)->closed;
+  }
+}
+
+// `commit_group`, and `wait_group` for all but the last `left` groups; `left` is -1 where there is no wait.
+void wt_groups_of_copies(int bits, int commits, int left, Context *c, Frame *f) {
+  Machine *m = c->machine;
+  if (!(c->checking & CHECK) || !m->copies) return;
+  m->access++;
+  for (uint32_t b = (uint32_t)bits; b; b &= b - 1) {
+    Copies *own = copies_of(m, f->warp * LANES + __builtin_ctz(b));
+    own->closed += commits;
+    if (left < 0 || own->closed < (uint32_t)left) continue;
+    for (; own->over < own->closed - left; own->over++)
+      own->epoch[own->over % ENDS] = m->epoch, own->warp_epoch[own->over % ENDS] = m->warp_epoch[f->warp & 63] & 0xffff;
+  }
+}
+
+// A cell that a copy has written is touched: answers 1 if the copy is under way still; else it counts as written when
+// its thread waited for it.
+static int under_way(Context *c, uint64_t q, int site, int thread, int kind) {
+  Machine *m = c->machine;
+  uint32_t copier = array(m, COPIER)[q], group = array(m, COPIED)[q];
+  if (!copier) return 0;
+  if (array(m, WROTE)[q] >= m->shadow[0]) {
+    Copies *of = copies_of(m, copier - 1);
+    if (group >= of->over) {
+      report(c, UNDER_WAY, site, thread, (int)copier - 1, q << m->grain, kind);
+      return 1;
+    }
+    if (of->over - group <= ENDS) {
+      array(m, WROTE)[q] = of->epoch[group % ENDS], array(m, WRITE_ACCESS)[q] = 0;
+      array(m, WRITER)[q] = of->warp_epoch[group % ENDS] << 16 | (copier - 1);
+    }
+  }
+  array(m, COPIER)[q] = 0;
+  return 0;
+}
+
+// An atomic is noted; another thread's access that is none needs a barrier in between.
+static void beside_atomics(Context *c, uint32_t *cell, int site, int thread, int kind, uint64_t offset) {
+  Machine *m = c->machine;
+  int64_t step = m->shared_room;
+  uint32_t warp = thread / LANES, bit = 1u << thread % LANES, tag = warp << 16 | (m->warp_epoch[warp & 63] & 0xffff);
+  uint32_t *by = &cell[ATOMIC_BY * step], *lanes = &cell[ATOMIC_LANES * step];
+  int now = cell[ATOMIC_AT * step] == m->epoch;
+  if (kind == ATOMIC) {
+    *lanes = now && *by == tag ? *lanes | bit : bit;
+    *by = now && *by >> 16 != warp ? MANY : tag;
+    cell[ATOMIC_AT * step] = m->epoch;
+  } else if (now) {
+    int race = *by >> 16 != warp ? RACE : *by == tag && *lanes & ~bit ? WARP_RACE : 0;
+    uint32_t others = race == RACE ? *lanes : *lanes & ~bit;
+    if (race) report(c, race, site, thread, *by == MANY ? -1 : (int)(*by >> 16) * LANES + __builtin_ctz(others | 0x80000000), offset, 3);
+  }
+}
+
 // Two accesses to a byte, one of them a write, need a barrier between two warps, and `__syncwarp` between two lanes of a warp.
 void shared_shadow(Context *c, uint64_t offset, int size, int site, int thread, int kind) {
   Machine *m = c->machine;
   int warp = thread / LANES;
   uint32_t epoch = m->epoch, first = m->shadow[0], now = m->warp_epoch[warp & 63] & 0xffff, bit = 1u << thread % LANES;
-  uint32_t tag = (uint32_t)warp << 16 | now;
+  uint32_t tag = (uint32_t)warp << 16 | (m->warp_met[warp & 63] & 0xffff);
   for (uint64_t q = offset >> m->grain; q <= (offset + size - 1) >> m->grain; q++) {
     uint32_t *cell = array(m, 0) + q;
     int64_t step = m->shared_room;
+    if (m->copies && under_way(c, q, site, thread, kind)) continue;
     if (kind != STORE && cell[WROTE * step] < first) {
       report(c, SHARED_UNINITIALIZED, site, thread, 0, offset, 0);
       cell[WROTE * step] = first, cell[EARLY * step] = site + 1;
     }
-    if (kind == ATOMIC) continue;
     int writer = cell[WRITER * step] & 0xffff;
+    if (m->atomics) beside_atomics(c, cell, site, thread, kind, offset);
+    else if (kind == ATOMIC) continue;
     if (cell[WROTE * step] == epoch && writer != thread) {
-      if (writer / LANES != warp) report(c, RACE, site, thread, writer, offset, kind);
-      else if (cell[WRITER * step] >> 16 == now && cell[WRITE_ACCESS * step] != m->access) report(c, WARP_RACE, site, thread, writer, offset, kind);
+      if (writer / LANES != warp) report(c, RACE, site, thread, writer, offset, 1);
+      else if (cell[WRITER * step] >> 16 == now && cell[WRITE_ACCESS * step] != m->access) report(c, WARP_RACE, site, thread, writer, offset, 1);
     }
+    if (kind == ATOMIC) continue;
     uint32_t *reader = &cell[READER * step], *readers = &cell[READERS * step];
     int read_now = cell[READ_AT * step] == epoch;
     if (kind == LOAD) {
@@ -139,8 +269,13 @@ int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int l
   uint32_t *restrict wrote = array(m, WROTE) + q, *restrict read_at = array(m, READ_AT) + q, *restrict reader = array(m, READER) + q;
   uint32_t *restrict readers = array(m, READERS) + q, *restrict writer = array(m, WRITER) + q;
   uint32_t *restrict access = array(m, WRITE_ACCESS) + q, *restrict early = array(m, EARLY) + q;
-  uint32_t epoch = m->epoch, first = m->shadow[0], now = m->warp_epoch[warp & 63] & 0xffff, tag = (uint32_t)warp << 16 | now;
-  uint32_t bad = 0, thread = warp * LANES + lane, this = m->access;
+  uint32_t epoch = m->epoch, first = m->shadow[0], now = m->warp_epoch[warp & 63] & 0xffff, tag = (uint32_t)warp << 16 | (m->warp_met[warp & 63] & 0xffff);
+  uint32_t bad = 0, thread = warp * LANES + lane, this = m->access, *restrict copier = array(m, COPIER) + q;
+  if (m->copies)
+    for (int j = 0; j < n; j++) bad |= copier[j];
+  if (m->atomics)
+    for (int j = 0; j < n; j++) bad |= array(m, ATOMIC_AT)[q + j] == epoch;
+  if (bad) return 0;
   if (kind == LOAD) {
     for (int j = 0; j < n; j++) bad |= wrote[j] - first >= epoch - first; // not yet, or in this epoch
     if (bad) return 0;
@@ -169,11 +304,11 @@ int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int l
 // Lanes of a warp that read one place.
 int shared_one(Context *c, uint64_t offset, int size, int warp, uint32_t lanes) {
   Machine *m = c->machine;
-  uint32_t epoch = m->epoch, first = m->shadow[0], tag = (uint32_t)warp << 16 | (m->warp_epoch[warp & 63] & 0xffff);
+  uint32_t epoch = m->epoch, first = m->shadow[0], tag = (uint32_t)warp << 16 | (m->warp_met[warp & 63] & 0xffff);
   int64_t step = m->shared_room;
   for (uint64_t q = offset >> m->grain; q <= (offset + size - 1) >> m->grain; q++) {
     uint32_t *cell = array(m, 0) + q, *reader = &cell[READER * step], before = cell[READ_AT * step] == epoch;
-    if (cell[WROTE * step] - first >= epoch - first) return 0;
+    if (cell[WROTE * step] - first >= epoch - first || (m->copies && cell[COPIER * step]) || (m->atomics && cell[ATOMIC_AT * step] == epoch)) return 0;
     cell[READERS * step] = lanes | (before && *reader == tag ? cell[READERS * step] : 0);
     *reader = before && *reader >> 16 != (uint32_t)warp ? MANY : tag;
     cell[READ_AT * step] = epoch;

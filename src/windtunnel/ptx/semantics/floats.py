@@ -32,7 +32,7 @@ def elementwise(e: Emitter, i: Instruction) -> None:
 
 def compute(e: Emitter, i: Instruction, kind: str, values: list[Value]) -> Value:
     result = _raw(e, i, kind, values)
-    if kind == "f32" and i.name not in ("neg", "abs", *RAW_NAN):
+    if kind == "f32" and i.name not in ("neg", "abs", "min", "max", *RAW_NAN):
         result = canonical(e, result, kind)
     if i.has("sat"):
         result = clamp(e, result)

@@ -12,6 +12,8 @@ from windtunnel.ptx.values import LANES, Value, lanes, vector
 
 REGISTERS = re.compile(r"-?[\w$%@.#~]+")
 LOAD, STORE, ATOMIC = 0, 1, 2
+READ_ONLY = 256
+"""Beside a load's code: it goes through the cache of what the kernel does not write."""
 CODES = {"global": 0, "generic": 0, "const": 0, "shared": 16, "local": 32}
 OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 
@@ -108,7 +110,7 @@ def bounds(e: Emitter, space: str, site: int) -> tuple[str, str]:
 def permitted(e: Emitter, i: Instruction, kind: int, space: str, where: Where, size: int) -> tuple[str, str]:
     """The lanes that may access, and what the access functions are told."""
     site = e.site(i, ("load", "store", "atomic")[kind], space, size)
-    code = CODES[space] + kind
+    code = CODES[space] + kind + (READ_ONLY if i.has("nc") else 0)
     mask = e.running()
     if not e.instrumented and kind != ATOMIC:
         low, high = bounds(e, space, site)
@@ -249,6 +251,7 @@ def atomic(e: Emitter, i: Instruction) -> None:
 def copy_async(e: Emitter, i: Instruction) -> None:
     """`cp.async`: done at once, which is a legal order."""
     if any(i.has(word) for word in ("commit_group", "wait_group", "wait_all")):
+        _copies_end(e, i)
         return
     if i.has("bulk") or not i.has("async") or len(i.operands) > 4:
         raise KeyError(i.text)
@@ -256,10 +259,25 @@ def copy_async(e: Emitter, i: Instruction) -> None:
     target, origin = address(e, i.operands[0], "shared"), address(e, i.operands[1], "global")
     if len(i.operands) == 4:
         _copy_part(e, i, target, origin, size)
+    else:
+        store_values(e, i, "shared", target, load_values(e, i, "global", origin, "i32", size // 4))
+    if e.instrumented:
+        area = e.offset("%scratch", 0)
+        e.store(vector("i64"), target.vector(e).text, area, 64)
+        e.declared["wt_copy"] = "declare void @wt_copy(ptr, i32, i32, ptr, ptr)"
+        bits = e.mask_bits(e.running()).text
+        e.emit(f"call void @wt_copy(ptr {area}, i32 {bits}, i32 {size}, ptr %context, ptr %frame)")
+
+
+def _copies_end(e: Emitter, i: Instruction) -> None:
+    """The checks know which copies a thread has waited for."""
+    if not e.instrumented:
         return
-    count = size // 4
-    values = load_values(e, i, "global", origin, "i32", count)
-    store_values(e, i, "shared", target, values)
+    left = 0 if i.has("wait_all") else int(i.operands[0], 0) if i.has("wait_group") else -1
+    commits = int(not i.has("wait_group"))
+    e.declared["wt_groups_of_copies"] = "declare void @wt_groups_of_copies(i32, i32, i32, ptr, ptr)"
+    bits = e.mask_bits(e.running()).text
+    e.emit(f"call void @wt_groups_of_copies(i32 {bits}, i32 {commits}, i32 {left}, ptr %context, ptr %frame)")
 
 
 def _copy_part(e: Emitter, i: Instruction, target: Where, origin: Where, size: int) -> None:

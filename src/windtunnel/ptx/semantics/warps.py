@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from windtunnel.ptx import layout as at
 from windtunnel.ptx.emitter import INTEGER, Emitter
+from windtunnel.ptx.meeting import collective
 from windtunnel.ptx.syntax import Instruction
 from windtunnel.ptx.values import LANES, Value, lanes, vector
 
@@ -18,10 +19,40 @@ def members_of(e: Emitter, i: Instruction, operand: str) -> Value:
     site = e.site(i, "warp", "", 0)
     area = e.offset("%scratch", 0)
     e.store(vector("i32"), e.lanes(named), area, 64)
-    e.declared["wt_meet"] = "declare void @wt_meet(ptr, i32, i32, ptr, ptr)"
+    e.declared["wt_meet"] = "declare void @wt_meet(ptr, i32, i32, i32, ptr, ptr)"
+    memory = int(i.name in ("bar", "barrier"))  # no other one orders what lanes do to memory
     if e.instrumented or e.mode == at.PARTIAL:
-        e.emit(f"call void @wt_meet(ptr {area}, i32 {bits.text}, i32 {site}, ptr %context, ptr %frame)")
+        e.emit(f"call void @wt_meet(ptr {area}, i32 {bits.text}, i32 {site}, i32 {memory}, ptr %context, ptr %frame)")
     return named
+
+
+def _in_branches(e: Emitter, i: Instruction) -> bool:
+    """Whether lanes of other branches may have met those that run."""
+    return e.mode == at.PARTIAL and e.graph.apart and collective(i)
+
+
+def offer(e: Emitter, i: Instruction) -> Value | None:
+    """What the lanes bring to an instruction, in 64 bits."""
+    if i.name == "elect":
+        return None
+    type = "i1" if i.name == "vote" else "i64" if i.type == "b64" else "i32"
+    value = e.spread(e.value(i.operands[1], type))
+    return value if type == "i64" else e.convert("zext", value, "i64")
+
+
+def brought(e: Emitter, i: Instruction, type: str) -> Value:
+    """The lanes' values, those of other branches among them."""
+    if not _in_branches(e, i):
+        return e.value(i.operands[1], type)
+    values = Value(e.load(vector("i64"), e.offset("%frame", at.OFFERED), 8), "i64")
+    return e.compare("ne", values, e.constant("i64", 0)) if type == "i1" else e.resize(values, type)
+
+
+def present(e: Emitter, i: Instruction) -> Value:
+    """Bits of the lanes that take part."""
+    if _in_branches(e, i):
+        return Value(e.load("i32", e.offset("%frame", at.TOGETHER)), "i32", True)
+    return e.mask_bits(e.running())
 
 
 def _permute(e: Emitter, value: Value, index: Value) -> Value:
@@ -40,7 +71,7 @@ def shuffle(e: Emitter, i: Instruction) -> None:
     if i.has("sync"):
         members_of(e, i, i.operands[4])
     targets = [target.strip() for target in i.operands[0].split("|")]
-    value = e.spread(e.value(i.operands[1], "i32"))
+    value = e.spread(brought(e, i, "i32"))
     mode = next(word for word in i.opcode if word in SHUFFLES)
     if INTEGER.match(i.operands[2]) and INTEGER.match(i.operands[3]):
         result, inside = _known_shuffle(e, mode, value, int(i.operands[2], 0), int(i.operands[3], 0))
@@ -90,7 +121,7 @@ def _computed_shuffle(e: Emitter, mode: str, value: Value, amount: Value, contro
 
 def _lanes_with(e: Emitter, i: Instruction, predicate: Value, named: Value | None) -> tuple[Value, Value]:
     """Bits of the lanes that take part, and of those among them whose predicate holds."""
-    taking = e.mask_bits(e.running())
+    taking = present(e, i)
     if named is not None:
         taking = e.operation("and", taking, named)
     holds = e.mask_bits(e.lanes(predicate))
@@ -115,7 +146,7 @@ def _mask_scalar(e: Emitter, named: Value) -> Value:
 
 def vote(e: Emitter, i: Instruction) -> None:
     named = members_of(e, i, i.operands[2]) if i.has("sync") else None
-    predicate = e.value(i.operands[1], "i1")
+    predicate = brought(e, i, "i1")
     taking, holds = _lanes_with(e, i, predicate, named)
     if i.has("ballot"):
         e.put(i.operands[0], holds)
@@ -133,10 +164,10 @@ def match(e: Emitter, i: Instruction) -> None:
     named = members_of(e, i, i.operands[2])
     type = "i64" if i.type == "b64" else "i32"
     areas = [e.offset("%scratch", 256 * (k + 1)) for k in range(3)]
-    value = e.resize(e.value(i.operands[1], type), "i64")
+    value = e.resize(brought(e, i, type), "i64")
     e.store(vector("i64"), e.lanes(value), areas[0], 64)
     e.store(vector("i32"), e.lanes(named), areas[1], 64)
-    bits = e.mask_bits(e.running())
+    bits = present(e, i)
     e.declared["wt_match"] = "declare void @wt_match(ptr, ptr, i32, i32, ptr)"
     e.emit(
         f"call void @wt_match(ptr {areas[0]}, ptr {areas[1]}, i32 {bits.text}, i32 {int(i.has('all'))}, ptr {areas[2]})"
@@ -151,14 +182,14 @@ def match(e: Emitter, i: Instruction) -> None:
 def reduce(e: Emitter, i: Instruction) -> None:
     """`redux.sync`."""
     named = members_of(e, i, i.operands[2])
-    value = e.value(i.operands[1], "i32")
+    value = brought(e, i, "i32")
     areas = [e.offset("%scratch", 256 * (k + 1)) for k in range(3)]
     e.store(vector("i32"), e.lanes(value), areas[0], 64)
     e.store(vector("i32"), e.lanes(named), areas[1], 64)
     operation = REDUCTIONS.index(i.opcode[2])
     e.declared["wt_redux"] = "declare void @wt_redux(ptr, ptr, i32, i32, i32, ptr)"
     e.emit(
-        f"call void @wt_redux(ptr {areas[0]}, ptr {areas[1]}, i32 {e.mask_bits(e.running()).text}, i32 {operation}, "
+        f"call void @wt_redux(ptr {areas[0]}, ptr {areas[1]}, i32 {present(e, i).text}, i32 {operation}, "
         f"i32 {int(i.type == 's32')}, ptr {areas[2]})"
     )
     e.put(i.operands[0], Value(e.load(vector("i32"), areas[2], 64), "i32"))

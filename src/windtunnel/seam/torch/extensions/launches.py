@@ -37,7 +37,11 @@ CODES = {
     "shared-uninitialized-read": "cuda-uninitialized",
     "shared-race": "cuda-shared-race",
     "warp-race": "cuda-shared-race",
+    "copy-under-way": "cuda-shared-race",
     "block-conflict": "cuda-block-conflict",
+    "global-race": "cuda-shared-race",
+    "global-warp-race": "cuda-shared-race",
+    "read-only-cache": "cuda-block-conflict",
     "divergent-barrier": "cuda-divergent-barrier",
     "missed-barrier": "cuda-divergent-barrier",
     "missing-lanes": "cuda-divergent-barrier",
@@ -190,12 +194,14 @@ class Launcher:
         launched = str(machine.trace.sites[state.site()])
         name = demangled(function.name)
         for fault in result.faults:
-            if fault.kind not in CODES or (fault.kind == "warp-race" and fault.volatile):
-                continue  # code from before Volta relies on lockstep, and says so by `volatile`
+            if fault.kind not in CODES:
+                continue
+            # Code from before Volta relies on lockstep, and says so by `volatile`.
+            kind = "lockstep" if fault.kind == "warp-race" and fault.volatile else fault.kind
             argument = parameter_names(fault.file, function.name, fault.argument)
             message = fault.message.replace(fault.argument, argument) if fault.argument else fault.message
             detail = (
-                ("kernel", name), ("kind", fault.kind), ("argument", argument), ("found", message),
+                ("kernel", name), ("kind", kind), ("argument", argument), ("found", message),
                 ("launched", launched), ("count", fault.count), ("operator", f"cuda::{name}"),
             )  # fmt: skip
             site = Site(fault.file, fault.line)
