@@ -256,7 +256,7 @@ class Session:
         self._host = host
         from windtunnel.seam import clock, cuda_driver, nvml, signals
 
-        library = nvml.Library(self.smi_host)
+        library = nvml.Nvml(self.smi_host)
         self._patches.apply(Patch(*patch) for patch in nvml.patches(library))
         self._patches.apply(cuda_driver.patches(self.machine, self.driver_cuda, library.function))
         if self.options.clock == "virtual":

@@ -68,7 +68,7 @@ def test_a_collated_object_is_pinned_by_its_own_method(session):
 def test_forked_workers_may_not_use_cuda_after_the_parent(session):
     torch.cuda.init()
     with pytest.raises(RuntimeError, match="Cannot re-initialize CUDA in forked subprocess"):
-        list(DataLoader(Rows("cuda"), batch_size=8, num_workers=1))
+        list(DataLoader(Rows("cuda"), batch_size=8, num_workers=1, multiprocessing_context="fork"))
 
 
 def test_shuffled_loaders_draw_from_their_generator(session):

@@ -114,7 +114,7 @@ class Host(Protocol):
     def cuda_version(self) -> str: ...
 
 
-def patches(library: Library) -> list[tuple[ModuleType, str, object]]:
+def patches(library: Nvml) -> list[tuple[ModuleType, str, object]]:
     """What to replace in pynvml, as (module, name, value); empty when nvidia-ml-py is not installed."""
     try:
         import pynvml
@@ -131,7 +131,7 @@ class _Refused(Exception):  # noqa: N818 - a return code, not an error that anyb
         self.code = code
 
 
-class Library:
+class Nvml:
     """The C library: `function(name)` gives a callable that fills what it is handed and returns a code.
 
     `host` is called at each question, so that the answers follow the emulation.
