@@ -196,7 +196,6 @@ class State(Core):
             device.renumber(index)
         self.local.streams = [device.default_stream for device in machine.devices]
         self.generators += self.new_generators()
-        torch.cuda.default_generators = tuple(self.generators)  # type: ignore[assignment]  # one a GPU, not one
 
     def index(self, device: object) -> int:
         """The emulated device's index for anything that PyTorch takes as a device, CPU for the others.
