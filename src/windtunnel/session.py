@@ -256,8 +256,9 @@ class Session:
         self._host = host
         from windtunnel.seam import clock, cuda_driver, nvml, signals
 
-        self._patches.apply(Patch(*patch) for patch in nvml.patches(self.smi_host))
-        self._patches.apply(cuda_driver.patches(self.machine, self.driver_cuda))
+        library = nvml.Nvml(self.smi_host)
+        self._patches.apply(Patch(*patch) for patch in nvml.patches(library))
+        self._patches.apply(cuda_driver.patches(self.machine, self.driver_cuda, library.function))
         if self.options.clock == "virtual":
             self._patches.apply(clock.patches(self.machine, host, sites))
         self._handlers = signals.Handlers()

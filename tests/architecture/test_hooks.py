@@ -8,7 +8,7 @@ from source import PACKAGE, Source, sources
 SEAM = [source for source in sources() if str(source).startswith("seam/torch/")]
 MADE = (
     "torch._C._cuda_", "torch._C._nccl_", "torch._C._accelerator_", "torch._C._host_emptyCache",
-    "torch._C._distributed_c10d._dump_nccl_trace",
+    "torch._C._distributed_c10d._dump_nccl_trace", "torch._C._distributed_c10d._hash_tensors",
     "torch.cuda._get_device_properties", "torch.UntypedStorage._wt", "torch.UntypedStorage._release_ipc_counter",
 )  # fmt: skip
 """What the seam brings where a build for the CPU has it not."""

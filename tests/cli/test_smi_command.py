@@ -67,6 +67,32 @@ def test_the_driver_is_one_that_the_programs_pytorch_runs_with(windtunnel, optio
     assert int(drivers[0].split(".")[0]) >= LEAST_DRIVER[major]
 
 
+BEFORE = """
+import ctypes, os, sys, pynvml
+pynvml.nvmlInit()
+memory = [pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(i)).total for i in range(2)]
+os.environ["CUDA_VISIBLE_DEVICES"] = str(memory.index(max(memory)))
+import torch
+print(torch.cuda.get_device_name())
+"""
+ALONE = """
+from ctypes import *
+driver, nvml, count, of_nvml, handle = CDLL("libcuda.so.1"), CDLL("libnvidia-ml.so.1"), c_int(), c_uint(), c_void_p()
+name = create_string_buffer(64)
+codes = [driver.cuInit(0), driver.cuDeviceGetCount(byref(count)), nvml.nvmlInit_v2()]
+codes.append(nvml.nvmlDeviceGetCount_v2(pointer(of_nvml)))
+codes += [nvml.nvmlDeviceGetHandleByIndex_v2(1, byref(handle)), nvml.nvmlDeviceGetName(handle, name, 64)]
+print(codes, count.value, of_nvml.value, name.value)
+"""
+
+
+def test_the_drivers_libraries_answer_before_a_framework_is_imported(windtunnel) -> None:
+    done = windtunnel("run", "-q", "--gpus", "V100,A100", "-c", BEFORE)
+    assert (done.stdout, done.stderr) == ("NVIDIA A100-SXM4-40GB\n", "")
+    done = windtunnel("run", "-q", "--gpus", "V100,A100", "-c", ALONE)
+    assert (done.stdout, done.stderr) == ("[0, 0, 0, 0, 0, 0] 2 2 b'NVIDIA A100-SXM4-40GB'\n", "")
+
+
 def test_nvidia_smi_shows_the_gpus_of_the_run(windtunnel) -> None:
     done = windtunnel("run", "-q", "--gpus", "3xA100", "--no-python", "nvidia-smi", "-L")
     assert done.stdout.count("NVIDIA A100") == 3

@@ -18,7 +18,7 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked())
 """
-WINDOWS = "import sys, signal, subprocess, importlib, pkgutil; sys.platform = 'win32'\n"
+WINDOWS = "import sys, shutil, signal, subprocess, importlib, pkgutil; sys.platform = 'win32'\n"
 SENTENCE = "PyTorch is not installed: pip install 'windtunnel[torch]'\n"
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset, _utils
 
 from windtunnel.trace.operation import Kind
 
@@ -68,7 +68,26 @@ def test_a_collated_object_is_pinned_by_its_own_method(session):
 def test_forked_workers_may_not_use_cuda_after_the_parent(session):
     torch.cuda.init()
     with pytest.raises(RuntimeError, match="Cannot re-initialize CUDA in forked subprocess"):
-        list(DataLoader(Rows("cuda"), batch_size=8, num_workers=1))
+        list(DataLoader(Rows("cuda"), batch_size=8, num_workers=1, multiprocessing_context="fork"))
+
+
+class OwnLoop:
+    """A fetcher's part of a library whose workers have a loop of their own."""
+
+    def __init__(self, dataset, *rest):
+        self.fetcher = _utils.fetch._MapDatasetFetcher(dataset, *rest)
+
+    def __getitem__(self, index):
+        return self.fetcher.fetch([index])["index"]
+
+    def __len__(self):
+        return 4
+
+
+def test_whoever_fetches_in_a_worker_of_its_own_gets_the_batch(session):
+    rows = OwnLoop(Rows(), True, _utils.collate.default_collate, False)
+    batches = list(DataLoader(rows, batch_size=2, num_workers=1, multiprocessing_context="fork"))
+    assert torch.cat(batches).flatten().tolist() == [0, 1, 2, 3]
 
 
 def test_shuffled_loaders_draw_from_their_generator(session):

@@ -24,7 +24,7 @@ def answered(monkeypatch):
     """Installs the answers for a host, and takes them back."""
 
     def install(host):
-        for owner, name, value in nvml.patches(lambda: host):
+        for owner, name, value in nvml.patches(nvml.Nvml(lambda: host)):
             monkeypatch.setattr(owner, name, value)
         pynvml.nvmlInit()
         return host
@@ -33,7 +33,7 @@ def answered(monkeypatch):
 
 
 def test_questions_before_init_are_refused(monkeypatch):
-    for owner, name, value in nvml.patches(busy_host):
+    for owner, name, value in nvml.patches(nvml.Nvml(busy_host)):
         monkeypatch.setattr(owner, name, value)
     with pytest.raises(pynvml.NVMLError_Uninitialized, match="Uninitialized"):
         pynvml.nvmlDeviceGetCount()
@@ -156,7 +156,7 @@ def test_names_imported_before_the_emulation_are_answered_too(answered):
 
 def test_answers_follow_the_emulation(monkeypatch):
     now = [busy_host()]
-    for owner, name, value in nvml.patches(lambda: now[0]):
+    for owner, name, value in nvml.patches(nvml.Nvml(lambda: now[0])):
         monkeypatch.setattr(owner, name, value)
     pynvml.nvmlInit()
     assert pynvml.nvmlDeviceGetCount() == 2
@@ -168,4 +168,4 @@ def test_without_the_package_nothing_is_replaced(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert nvml.patches(busy_host) == []
+    assert nvml.patches(nvml.Nvml(busy_host)) == []

@@ -15,6 +15,7 @@ import torch
 from signals import WATCH, WORK, Stopped, handled, series, signalled_after, stop
 
 import windtunnel
+from windtunnel.seam import signals
 from windtunnel.seam.sites import OURS
 from windtunnel.session import Session
 
@@ -101,3 +102,26 @@ def test_the_program_sees_its_own_handlers() -> None:
     assert signal.getsignal(signal.SIGUSR1) is late
     assert signal.signal(signal.SIGUSR1, before) is late
     assert signal.getsignal(signal.SIGINT) is interrupt
+
+
+def test_a_signal_while_another_one_is_looked_at_is_handled_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python calls the handler of a second signal between two instructions of the first one's."""
+    called: list[int] = []
+    handler = signals.Deferring(lambda number, frame: called.append(int(number)))
+
+    class Looked(int):
+        def __eq__(self, other: object) -> bool:
+            if len(signals._PENDING) == 1:
+                handler(signal.SIGUSR2, None)
+            return int(self) == other
+
+        __hash__ = int.__hash__
+
+    scheduled: list[object] = []
+    monkeypatch.setattr(signals, "caller_of_ours", lambda frame: sys._getframe())
+    monkeypatch.setattr(signals, "_call_at_next_step", scheduled.append)
+    handler(signal.SIGUSR1, None)
+    handler(Looked(signal.SIGCHLD), None)
+    assert len(scheduled) == 1
+    signals._call_pending(sys._getframe())
+    assert called == [signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD]

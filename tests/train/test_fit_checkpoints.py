@@ -95,6 +95,24 @@ def test_resumed_training_is_bit_equal(make, crash, tmp_path):
     assert resumed.history == expected.history
 
 
+@pytest.mark.parametrize("crash", [5, 15, 16])  # in the first epoch, at the second one's end, in the third
+def test_loaders_whose_workers_persist_are_resumed_bit_equal(crash, tmp_path):
+    def fit(folder: Path, crash: int | None = None, resume: bool = False) -> Trainer:
+        data, workers = list(zip(*housing(), strict=True)), {"num_workers": 1, "persistent_workers": True}
+        callbacks = [Crash(crash)] if crash else []
+        trainer = Trainer(4, progress=False, seed=5, checkpoint=Checkpoints(folder, every_steps=3), callbacks=callbacks)
+        loaders = DataLoader(data, 16, shuffle=True, **workers), DataLoader(data, 50, **workers)
+        trainer.fit(network(0.3), *loaders, loss=nn.MSELoss(), optimizer=ADAM, resume=resume)
+        return trainer
+
+    expected = fit(tmp_path / "whole")
+    with pytest.raises(RuntimeError, match="crash"):
+        fit(tmp_path / "parts", crash)
+    resumed = fit(tmp_path / "parts", resume=True)
+    assert torch.equal(weights(resumed.model), weights(expected.model))
+    assert resumed.history == expected.history
+
+
 @pytest.mark.parametrize("options", [{"accumulate": 2}, {"precision": "fp16"}, {"gradient_clip_val": 0.1}])
 def test_resumed_training_is_bit_equal_with(options, tmp_path):
     expected = train(loader(), **options)

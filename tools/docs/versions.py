@@ -23,6 +23,7 @@ TESTS = {
         "tests/seam/test_graphs.py",
         "tests/seam/test_random.py",
         "tests/ranks/test_stores.py",
+        "tests/seam/test_comm_hooks.py",
     ),
     "triton": ("tests/on_triton/test_tutorial_kernels.py",),
     "jax": ("tests/on_jax/test_seam.py", "tests/on_jax/test_jax_exchange.py", "tests/on_jax/test_vocabulary.py"),
@@ -32,7 +33,7 @@ TESTS = {
         "tests/on_tensorflow/test_vocabulary.py",
     ),
 }
-"""By package. Of PyTorch the private names that are needed, order, graphs and how ranks meet: what breaks first."""
+"""By package. Of PyTorch the private names needed, order, graphs, how ranks meet and DDP on NCCL: what breaks first."""
 ASKED = """
 import platform
 from importlib.metadata import PackageNotFoundError, version

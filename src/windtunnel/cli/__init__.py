@@ -101,13 +101,20 @@ def _run(arguments: list[str]) -> int:
             raise
         return _complain(str(torch_is_missing()))
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         return 1
     except OSError as error:
         why = error.strerror or str(error)
+        if not error.filename:
+            _give_up_output()
         return _complain(f"{error.filename}: {why}" if error.filename else f"the output cannot be written: {why}")
     except (click.Abort, KeyboardInterrupt):
         return 130
+
+
+def _give_up_output() -> None:
+    """Let Python's own flush at the end find nothing to complain about."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _keys(values: dict[str, object]) -> dict[str, object]:

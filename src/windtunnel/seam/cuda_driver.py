@@ -1,6 +1,7 @@
 """Answers `ctypes.CDLL("libcuda.so.1")` with the emulated GPUs: what scripts ask the CUDA driver about devices.
 
-Programs look at GPUs through the driver's C interface without any framework: how many, which, how much memory. There is
+Programs look at GPUs through the driver's C interface without any framework: how many, which, how much memory. So they
+do through `libnvidia-ml.so.1`, whose functions are those of `seam.nvml`. There is
 no such library where there is no driver, so the loaded object answers itself; a real one is never asked while the
 emulation lasts. Functions that compute (kernels, modules, allocations) are not there: looking one up is the
 `AttributeError` of an undefined symbol. Codes, attributes and rules: CUDA Driver API reference, sections 4.1 (types),
@@ -29,7 +30,8 @@ TWINS = {"libbitsandbytes_cuda": "libbitsandbytes_cpu.so"}
 """By how the names of libraries begin that need CUDA: the one in the same folder that does not."""
 LOADED: list[str] = []
 """Where the library is that answers for the driver in C, once one is loaded (`seam/torch/extensions`)."""
-HANDLE = 0
+NVML = ("libnvidia-ml.so", "libnvidia-ml.so.1")
+HANDLE, NVML_HANDLE = 0, -1
 """What no library that was opened has for a handle."""
 FIRST_PCI_BUS = 0x1B
 """The PCI bus of the first GPU; the others are on the ones after it."""
@@ -216,23 +218,24 @@ def _for_the_cpu(name: object) -> object:
     return name
 
 
-def patches(machine: Machine, cuda_version: tuple[int, int]) -> list[Patch]:
-    """What to replace in ctypes: how a library is opened, and how a function is found in it."""
-    driver = DriverFunctions(machine, cuda_version)
+def patches(machine: Machine, cuda_version: tuple[int, int], nvml: Callable[[str], object]) -> list[Patch]:
+    """What to replace in ctypes: how a library is opened, and how a function is found in it, in NVML's by `nvml`."""
+    answers = {HANDLE: DriverFunctions(machine, cuda_version).function, NVML_HANDLE: nvml}
     library = ctypes.CDLL
     open_library: Callable[..., None] = library.__init__
     find = library.__getitem__
 
     def opened(self: ctypes.CDLL, name: object, *args: object, **kwargs: object) -> None:
-        is_driver = isinstance(name, str) and os.path.basename(name) in LIBRARIES
-        if is_driver and LOADED:
+        file = os.path.basename(name) if isinstance(name, str) else ""
+        if file in LIBRARIES and LOADED:
             open_library(self, LOADED[-1], *args, **kwargs)
-        elif is_driver:
-            self._name, self._handle = str(name), HANDLE
+        elif file in LIBRARIES or file in NVML:
+            self._name, self._handle = str(name), HANDLE if file in LIBRARIES else NVML_HANDLE
         else:
             open_library(self, _for_the_cpu(name), *args, **kwargs)
 
     def found(self: ctypes.CDLL, name_or_ordinal: str) -> object:
-        return driver.function(name_or_ordinal) if self._handle == HANDLE else find(self, name_or_ordinal)
+        answer = answers.get(self._handle)
+        return find(self, name_or_ordinal) if answer is None else answer(name_or_ordinal)
 
     return [Patch(library, "__init__", opened), Patch(library, "__getitem__", found)]

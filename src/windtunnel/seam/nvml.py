@@ -1,8 +1,9 @@
-"""Answers pynvml (package nvidia-ml-py) with the emulated GPUs, at the height of the driver's library.
+"""Answers NVML with the emulated GPUs, at the height of the driver's library.
 
-pynvml is a thin layer over `libnvidia-ml.so`: each of its functions looks up a C function, calls it with ctypes objects
-and checks the return code. Only the look-up is replaced, so pynvml's own Python, its structures and its errors stay,
-also for names that a program imported before. What no answer is known for is "Not Supported", as on a real GPU that
+pynvml (package nvidia-ml-py) is a thin layer over `libnvidia-ml.so`: each of its functions looks up a C function, calls
+it with ctypes objects and checks the return code. Only the look-up is replaced, so pynvml's own Python, its structures
+and its errors stay, also for names that a program imported before. `seam.cuda_driver` gives those who open the library
+themselves the same functions. What no answer is known for is "Not Supported", as on a real GPU that
 lacks a feature; a real driver is never asked while the emulation lasts.
 """
 
@@ -113,16 +114,12 @@ class Host(Protocol):
     def cuda_version(self) -> str: ...
 
 
-def patches(host: Callable[[], Host]) -> list[tuple[ModuleType, str, object]]:
-    """What to replace in pynvml, as (module, name, value); empty when nvidia-ml-py is not installed.
-
-    `host` is called at each question, so that the answers follow the emulation.
-    """
+def patches(library: Nvml) -> list[tuple[ModuleType, str, object]]:
+    """What to replace in pynvml, as (module, name, value); empty when nvidia-ml-py is not installed."""
     try:
         import pynvml
     except ImportError:
         return []
-    library = _Library(host)
     return [
         (pynvml, "_LoadNvmlLibrary", lambda: None),
         (pynvml, "_nvmlGetFunctionPointer", library.function),
@@ -134,8 +131,11 @@ class _Refused(Exception):  # noqa: N818 - a return code, not an error that anyb
         self.code = code
 
 
-class _Library:
-    """The C library: `function(name)` gives a callable that fills what it is handed and returns a code."""
+class Nvml:
+    """The C library: `function(name)` gives a callable that fills what it is handed and returns a code.
+
+    `host` is called at each question, so that the answers follow the emulation.
+    """
 
     def __init__(self, host: Callable[[], Host]) -> None:
         self._host = host
@@ -147,9 +147,9 @@ class _Library:
         if plain == "nvmlErrorString":
             return lambda code: _ERROR_TEXTS.get(code, b"Unknown Error")
         if plain in ("nvmlInit", "nvmlInitWithFlags"):
-            return self._init
+            return lambda *_: self._init()
         if plain == "nvmlShutdown":
-            return self._shutdown
+            return lambda: self._shutdown()
         system, device = _SYSTEM.get(plain), _DEVICE.get(plain)
 
         def call(*arguments: object) -> int:
@@ -169,7 +169,7 @@ class _Library:
 
         return call
 
-    def _init(self, *_: object) -> int:
+    def _init(self) -> int:
         self._users += 1
         return 0
 
@@ -181,8 +181,10 @@ class _Library:
 
 
 def _target(argument: object) -> object:
-    """The object behind `byref(object)`, or the argument itself."""
-    return getattr(argument, "_obj", argument)
+    """The object behind `byref(object)` or `pointer(object)`; a plain number as one of C's."""
+    if isinstance(argument, int):
+        return ctypes.c_uint(argument)
+    return getattr(argument, "_obj" if hasattr(argument, "_obj") else "contents", argument)
 
 
 def _device(host: Host, handle: object) -> MonitoredDevice:

@@ -44,12 +44,13 @@ class Deferring:
 
     def __call__(self, number: int, frame: FrameType | None) -> object:
         outside = caller_of_ours(frame)
-        again = any(number == waiting for waiting, _ in _PENDING)  # whoever asks twice is not kept waiting
+        again = any(number == waiting for waiting, _ in tuple(_PENDING))  # whoever asks twice is not kept waiting
         traced = not _PENDING and sys.gettrace() is not None  # by a debugger or a coverage tool, which goes before
         if outside is None or again or traced:
             return self.handler(number, frame)
-        _PENDING.append((number, self.handler))
-        if len(_PENDING) == 1:
+        pending = (number, self.handler)
+        _PENDING.append(pending)
+        if _PENDING[0] is pending:  # not of a signal that came while this one was looked at
             _call_at_next_step(outside)
         return None
 

@@ -27,6 +27,8 @@ PR_SET_PDEATHSIG = 1
 """Of prctl(2): the signal that a process gets when its parent ends."""
 KERNELS = ("cupy", "numba.cuda", "cuda.bindings")
 """The keys of `seam.foreign_kernels.MODULES`, which is imported only beside one of these."""
+DRIVER = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so", "libnvidia-ml.so.1")
+"""The libraries of CUDA's driver through which programs look at GPUs."""
 REFUSALS = tuple(f"windtunnel.errors.{name}" for name in ("UnsupportedError", "HostMemoryError", "MissingNameError"))
 
 
@@ -45,8 +47,9 @@ def begin() -> None:
         hook({"torch": measure})
         return
     _hide_our_frames()
+    libraries = {name: partial(refuse, name) for name in KERNELS} | {"ctypes": begin_with_the_driver}
     hook(
-        {name: partial(install, name) for name in FRAMEWORKS} | {name: partial(refuse, name) for name in KERNELS},
+        {name: partial(install, name) for name in FRAMEWORKS} | libraries,
         before=dict.fromkeys(KERNELS, import_torch),
     )
 
@@ -78,6 +81,26 @@ def import_torch() -> None:
     """A library that compiles CUDA is about to be imported: it runs on PyTorch's emulation, where PyTorch is there."""
     if "torch" not in sys.modules and find_spec("torch") is not None:
         importlib.import_module("torch")
+
+
+def begin_with_the_driver() -> None:
+    """Let the emulation begin where a program asks CUDA's driver for its GPUs before it imports a framework, or none.
+
+    pynvml is one of those who do.
+    """
+    library = sys.modules["ctypes"].CDLL
+    open_library = library.__init__
+
+    def opened(self, name, *args, **kwargs):  # type: ignore[no-untyped-def]
+        is_first = sys.modules.keys().isdisjoint(FRAMEWORKS)
+        if is_first and isinstance(name, str) and os.path.basename(name) in DRIVER:
+            library.__init__ = open_library
+            importlib.import_module(next(name for name in FRAMEWORKS if find_spec(name)))
+            library.__init__(self, name, *args, **kwargs)
+        else:
+            open_library(self, name, *args, **kwargs)
+
+    library.__init__ = opened
 
 
 def refuse(library: str) -> None:

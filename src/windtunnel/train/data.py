@@ -281,6 +281,17 @@ def generators_of_feeds(*feeds: Feed | None) -> list[torch.Generator]:
     return list({id(one): one for one in found}.values())
 
 
+def begin_workers(*feeds: Feed | None) -> None:
+    """Let loaders whose workers persist have begun, as after their first epoch; the caller restores random generators.
+
+    They draw a number when they begin, and none at the beginning of a later epoch.
+    """
+    for feed in feeds:
+        for loader in (getattr(feed, "loader", None), getattr(feed, "divided", None)):
+            if isinstance(loader, DataLoader) and loader.persistent_workers:
+                iter(loader)
+
+
 def generator_states(generators: list[torch.Generator]) -> list[torch.Tensor]:
     return [generator.get_state() for generator in generators]
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from windtunnel.errors import UsageError
+from windtunnel.train.attributes import Attributes
 from windtunnel.train.build import Begun
 from windtunnel.train.data import Feed, Item, generator_states
 from windtunnel.train.graph import GraphStep
@@ -73,6 +74,7 @@ class Loop:
         self._epoch_random: dict[str, object] = {}
         self._epoch_generators: list[torch.Tensor] = []
         self._resumed: dict[str, Any] | None = None
+        self._found_attributes: dict[str, object] = {}
         self._stop_at: int | None = None
         self._due = 0
 
@@ -83,10 +85,17 @@ class Loop:
     def run(self) -> None:
         """Train from the position to the last epoch, or until a stop is requested."""
         trainer, position = self.trainer, self.position
+        self._follow_attributes()
         self.adopt()
         while position.epoch < trainer.max_epochs and trainer.stop_reason is None:
             self._train_epoch()
             self._end_epoch()
+
+    def _follow_attributes(self) -> None:
+        """Watch the modules' attributes, from the checkpoint's on, which go before what `on_fit_start` has set anew."""
+        roots = {"model": self.trainer.model, "loss": self.step.loss}
+        self._attributes = Attributes({name: root for name, root in roots.items() if isinstance(root, nn.Module)})
+        self._attributes.load_state_dict(self._found_attributes, self.strategy.device)
 
     def adopt(self) -> None:
         """Adopt what callbacks may have replaced: the optimizer, the clipping, the set of frozen parameters."""
@@ -286,6 +295,7 @@ class Loop:
         if self.checkpoints is None:
             return self.validate()
         random, generators = random_state(), generator_states(self._generators)
+        attributes = self._attributes.state_dict()
         try:
             return self.validate()
         except Preempted:
@@ -294,7 +304,7 @@ class Loop:
                 generator.set_state(state)
             saves = self.checkpoints.every_steps
             if saves is None or self.position.step % saves:
-                self.save(epoch_ended=False)
+                self.save(epoch_ended=False, attributes=attributes)
             raise
 
     def _log_rest(self) -> None:
@@ -308,10 +318,17 @@ class Loop:
         else:
             self.scheduler.step()
 
-    def save(self, epoch_ended: bool, metrics: dict[str, float] | None = None) -> None:
+    def save(
+        self,
+        epoch_ended: bool,
+        metrics: dict[str, float] | None = None,
+        attributes: dict[str, object] | None = None,
+    ) -> None:
         """Start a checkpoint of everything. Every process takes part, rank 0 writes."""
         self._log_rest()
         state = self.state(epoch_ended)
+        if attributes is not None:
+            state["attributes"] = attributes
         if self.checkpoints is not None and self.strategy.rank == 0:
             self.checkpoints.save(state, self.position.step, epoch_ended, metrics or {})
 
@@ -336,6 +353,7 @@ class Loop:
             "generators": self.strategy.gather(generator_states(self._generators)),
             "metrics": self.strategy.gather(counts),
             "history": trainer.history,
+            "attributes": self._attributes.state_dict(),
             "callbacks": [callback.state_dict() for callback in trainer.callbacks],
         }
 
@@ -365,6 +383,7 @@ class Loop:
         if self.position.step:  # else a schedule that is stepped first warns: to PyTorch nothing has been trained
             optimizer._opt_called = True  # type: ignore[attr-defined]
         trainer.history[:] = state["history"]
+        self._found_attributes = state.get("attributes", {})  # older checkpoints have none
         for callback, kept in zip(trainer.callbacks, state["callbacks"], strict=False):
             callback.load_state_dict(kept)
         self._load_shares(state)

@@ -17,7 +17,7 @@ from windtunnel.train.board import Board, require_matplotlib
 from windtunnel.train.callbacks import Callback
 from windtunnel.train.checkpoint import newest_whole
 from windtunnel.train.checkpoints import Checkpoints, make_checkpoints
-from windtunnel.train.data import Feed, generators_of_feeds, require_steps
+from windtunnel.train.data import Feed, begin_workers, generators_of_feeds, require_steps
 from windtunnel.train.evaluation import evaluate, predict
 from windtunnel.train.feed import make_feed
 from windtunnel.train.graph import GraphStep, why_not
@@ -198,6 +198,8 @@ class Trainer(TrainerBase):
             validate = self._validation(step, validation, metrics)
             loop = self._make_loop(step, feed, validate, metrics, schedule_every, seed, recipe, generators, begun)
             if found:
+                if found["position"]["epoch"]:
+                    begin_workers(feed, validation)
                 loop.load(found, allow_changes)
             self._train(loop, feed)
         return self.history

@@ -13,6 +13,9 @@ torch.cuda.set_device(rank)
 os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
 dist.set_debug_level_from_env()
 dist.init_process_group("nccl")
+ranks = [None] * size
+dist.all_gather_object(ranks, rank)  # whose bytes PyTorch logs a hash of
+assert ranks == [0, 1]
 value = torch.ones(4 + rank, device="cuda")
 try:
     dist.all_reduce(torch.ones(2))

@@ -240,7 +240,7 @@ NEEDED_BY_RANKS = {
         torch.distributed.ProcessGroupGloo._set_default_timeout
         torch.distributed.distributed_c10d._abort_process_group
         torch.distributed.distributed_c10d._create_process_group_wrapper
-        torch.distributed.distributed_c10d._new_process_group_helper
+        torch.distributed.distributed_c10d._new_process_group_helper torch.distributed.distributed_c10d._world
         torch.nn.parallel.DistributedDataParallel._ddp_init_helper
         torch._C._distributed_c10d torch._C._distributed_c10d.HashStore
         torch._C._distributed_c10d._register_process_group torch._C._distributed_c10d._unregister_process_group

@@ -208,7 +208,14 @@ def backend_class(groups: Groups) -> type[dist.ProcessGroupGloo]:
     class ProcessGroupNCCL(Nccl, dist.ProcessGroupGloo):  # type: ignore[misc]  # properties that gloo has as well
         """NCCL's backend of a process group, over gloo."""
 
-        def __init__(self, store: Store, rank: int, size: int, options: Options | None = None) -> None:
+        def __init__(
+            self,
+            store: Store,
+            rank: int,
+            size: int,
+            options: Options | None = None,
+            device_id: torch.device | None = None,  # of ProcessGroupNCCL2, whose group keeps it as `bound_device_id`
+        ) -> None:
             options = options or Options()
             self._wt_meeting = _own(store, rank, size)
             ranks = options.global_ranks_in_group or range(size)
@@ -237,6 +244,26 @@ def backend_class(groups: Groups) -> type[dist.ProcessGroupGloo]:
     ProcessGroupNCCL.__module__ = "torch.distributed.distributed_c10d"
     ProcessGroupNCCL.__qualname__ = "ProcessGroupNCCL"
     return ProcessGroupNCCL
+
+
+SUCCESSORS = ("ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
+"""What PyTorch 2.15 makes of "nccl" (unless TORCH_DIST_USE_NCCL2 is 0) and of "nccl-lazy"."""
+
+
+def successors(nccl: type[dist.ProcessGroupGloo]) -> dict[str, type[dist.ProcessGroupGloo]]:
+    """The classes by name that newer versions of PyTorch have beside ProcessGroupNCCL."""
+    if not hasattr(dist.distributed_c10d, "_create_nccl2_process_group"):
+        return {}
+    content = {"__module__": nccl.__module__, "split": _split}
+    return {name: type(name, (nccl,), content) for name in SUCCESSORS}
+
+
+def _split(self: Nccl, store: Store, ranks: Sequence[int], options: Options) -> Nccl | None:
+    """The backend of a group of some `ranks` of the default one, whose backend this is; None where it is not in it."""
+    options.split_from = self
+    if self.rank() not in ranks:
+        return None
+    return type(self)(store, list(ranks).index(self.rank()), len(ranks), options)
 
 
 def _own(store: Store, rank: int, size: int) -> Store:

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from windtunnel.ranks.calls import ON_CPU, Channel, Operation
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.distributed import futures, nccl_settings, nodata, played, shrinking, splitting, unused
-from windtunnel.seam.torch.distributed.backend import NCCL_TIMEOUT, backend_class
+from windtunnel.seam.torch.distributed.backend import NCCL_TIMEOUT, backend_class, successors
 from windtunnel.seam.torch.distributed.futures import future_class
 from windtunnel.seam.torch.distributed.groups import Group, Groups
 from windtunnel.seam.torch.distributed.lending import Lender
@@ -44,7 +44,8 @@ def patches(state: State) -> list[Patch]:
     c10d = dist.distributed_c10d
     nccl = backend_class(groups)
     group_class = dist.ProcessGroup
-    found = [Patch(owner, "ProcessGroupNCCL", nccl) for owner in (dist, c10d, torch._C._distributed_c10d)]
+    owners, classes = (dist, c10d, torch._C._distributed_c10d), {"ProcessGroupNCCL": nccl, **successors(nccl)}
+    found = [Patch(owner, name, made) for owner in owners for name, made in classes.items()]
     return [
         *found,
         Patch(c10d, "_NCCL_AVAILABLE", True),
@@ -55,6 +56,7 @@ def patches(state: State) -> list[Patch]:
         Patch(c10d, "_create_process_group_wrapper", _wrapping(groups, c10d._create_process_group_wrapper)),
         Patch(os, "_exit", _leaving(state.groups)),
         Patch(torch._C._distributed_c10d, "_dump_nccl_trace", _dumping(state.groups)),
+        Patch(torch._C._distributed_c10d, "_hash_tensors", _hash_tensors),
         Patch(dist, "_verify_params_across_processes", _verifying(state)),
         Patch(group_class, "_device_types", _device_types(groups)),
         *(Patch(group_class, name, method) for name, method in methods(groups).items()),
@@ -126,6 +128,24 @@ def _dumping(groups: Groups) -> Callable[..., bytes]:
         return groups.watch.dump()
 
     return dump_nccl_trace
+
+
+def _hash_tensors(tensors: Sequence[torch.Tensor]) -> int:
+    """What TORCH_DISTRIBUTED_DEBUG=DETAIL logs of each object that is sent; only CUDA builds of PyTorch have it.
+
+    Source: `hashTensors` (torch/csrc/distributed/c10d/NCCLUtils.cpp), `hash_combine` (c10/util/hash.h).
+    """
+
+    def combine(seed: int, value: int) -> int:
+        return (seed ^ (value + 0x9E3779B9 + (seed << 6) + (seed >> 2))) % (1 << 64)
+
+    total = 0
+    for tensor in tensors:
+        if tensor.numel() and not is_physically_meta(tensor):
+            held = tensor.detach().cpu().view(torch.int8).reshape(-1).tolist()
+            for byte in held:
+                total = combine(total, combine(len(held), byte % (1 << 64)))
+    return total
 
 
 def _leaving(groups: Groups) -> Callable[..., object]:
@@ -233,7 +253,8 @@ def _device_types(groups: Groups) -> property:
 
     def device_types(self: dist.ProcessGroup) -> list[torch.device]:
         found: list[torch.device] = stock.__get__(self)
-        known = groups.by_name.get(self.group_name)
+        name = dist.distributed_c10d._world.pg_names.get(self)  # none of one that is being made: PyTorch 2.15 asks then
+        known = groups.by_name.get(name or "")
         if known is None or known.takes_cpu:
             return found
         return [device for device in found if device.type != "cpu"]

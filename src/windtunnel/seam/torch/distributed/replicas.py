@@ -156,7 +156,7 @@ def _flat(replicas: Replicas, module: ModuleType) -> list[Patch]:
         known = vars(state)  # what the module does not have is asked of the one that it wraps, which it has not yet
         group = state.process_group if name == "NO_SHARD" else known.get("_inter_node_pg")
         handle = known.get("_handle")
-        if group is not None and handle is not None:
+        if isinstance(group, dist.ProcessGroup) and handle is not None:  # else one that a test made up
             replicas.add([handle.flat_param], dist.get_process_group_ranks(group))
         return made
 

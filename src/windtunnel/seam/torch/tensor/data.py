@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from types import ModuleType
 
 import torch.utils.data
 from torch.utils import _pytree as pytree
@@ -29,6 +31,9 @@ LoaderIterator = dataloader._BaseDataLoaderIter
 WorkersIterator = dataloader._MultiProcessingDataLoaderIter
 NAME = "DataLoader"
 """The name of rows that say how long `next()` of a loader took the program."""
+STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
+LOOPS = ("torch.utils.data._utils.worker", "torchdata.stateful_dataloader.worker")
+"""Modules with the loop of a worker whose batches reach the methods that are replaced here."""
 MOST_BATCHES, MOST_ELEMENTS = 4, 1 << 16
 """How many batches of a rank, and how many elements of each tensor, tell whether other ranks get the same ones."""
 
@@ -98,14 +103,24 @@ def patches(state: State) -> list[Patch]:
     fetch = _utils.fetch
     kinds = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
     iterator = dataloader._MultiProcessingDataLoaderIter
-    found = [Patch(kind, "fetch", _fetch(state, kind.fetch)) for kind in kinds]
-    found.append(Patch(iterator, "_try_put_index", _put(state, iterator._try_put_index)))
-    found.append(Patch(iterator, "_get_data", _get(state, iterator._get_data)))
-    found.append(Patch(iterator, "_process_data", _process(state, iterator._process_data)))
+    found = [Patch(kind, "fetch", _fetch(state, kind.fetch)) for kind in kinds] + _of_workers(state, iterator)
     base = dataloader._BaseDataLoaderIter
     found.append(Patch(base, "_next_index", _next_index(base._next_index)))
     found.append(Patch(base, "_reset", _reset(base._reset)))
     return [*found, Patch(base, "__next__", _next(state, Content(state), base.__next__))]
+
+
+def modules(state: State) -> dict[str, Callable[[ModuleType], list[Patch]]]:
+    """The same methods of torchdata's loader, whose iterator and whose workers' loop are its own."""
+    return {STATEFUL: lambda module: _of_workers(state, module._StatefulMultiProcessingDataLoaderIter)}
+
+
+def _of_workers(state: State, iterator: type[WorkersIterator]) -> list[Patch]:
+    return [
+        Patch(iterator, "_try_put_index", _put(state, iterator._try_put_index)),
+        Patch(iterator, "_get_data", _get(state, iterator._get_data)),
+        Patch(iterator, "_process_data", _process(state, iterator._process_data)),
+    ]
 
 
 def _next_index(stock: Callable[[LoaderIterator], Sequence[object]]) -> object:
@@ -144,7 +159,8 @@ def _made(work: HostWork | None, fetch: Callable[[], object]) -> tuple[BatchCost
 
 def _fetch(state: State, stock: Callable[..., object]) -> object:
     def fetch(self: object, possibly_batched_index: object) -> object:
-        if torch.utils.data.get_worker_info() is None:
+        is_in_loop = sys._getframe(1).f_globals.get("__name__") in LOOPS
+        if torch.utils.data.get_worker_info() is None or not is_in_loop:
             return stock(self, possibly_batched_index)
         begin = state.host().now_ns
         made, data = _made(state.work, lambda: stock(self, possibly_batched_index))
