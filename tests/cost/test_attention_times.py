@@ -131,8 +131,8 @@ def test_bands_grow_with_the_distance_from_the_timings():
     causal=st.integers(0, 1),
 )
 def test_time_does_not_fall_when_texts_grow(length, more, dim, heads, key, causal):
-    """Within five percent: longer texts fill waves better, and another split of the keys may be the quicker one."""
+    """Within eight percent: longer texts fill waves and tiles better, and another split of the keys may be quicker."""
     of = model(key)
     short = us(of, forward(2, heads, length, dim, is_causal=causal))
     long = us(of, forward(2, heads, length + more, dim, is_causal=causal))
-    assert long >= 0.95 * short
+    assert long >= 0.92 * short

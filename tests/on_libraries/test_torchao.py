@@ -98,19 +98,26 @@ def test_without_data_memory_is_the_same() -> None:
     assert peaks[0] == peaks[1]
 
 
-MXFP8 = """
+TRAINING = """
 import sys, torch
 from torch import nn
 from torchao.prototype.moe_training.config import MXFP8TrainingOpConfig, MXFP8TrainingRecipe
+from torchao.prototype.moe_training.nvfp4_training.nvfp4_training import NVFP4TrainingConfig
 from torchao.quantization import quantize_
 
 torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256)).bfloat16().cuda()
-recipe = MXFP8TrainingOpConfig.from_recipe(MXFP8TrainingRecipe(sys.argv[1]))
+layers = (nn.Linear(256, 512, bias=False), nn.ReLU(), nn.Linear(512, 256, bias=False))
+model = nn.Sequential(*layers).bfloat16().cuda()
+x = torch.randn(128, 256).to("cuda", torch.bfloat16)
+wanted = model(x).float().detach()
+if sys.argv[1] == "nvfp4":
+    recipe = NVFP4TrainingConfig()
+else:
+    recipe = MXFP8TrainingOpConfig.from_recipe(MXFP8TrainingRecipe(sys.argv[1]))
 quantize_(model, recipe, filter_fn=lambda module, name: isinstance(module, nn.Linear))
 step = torch.compile(model) if "compiled" in sys.argv else model
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-x = torch.randn(128, 256).to("cuda", torch.bfloat16)
+print("off by", ((step(x).float() - wanted).norm() / wanted.norm()).item())
 for _ in range(3):
     loss = (step(x).float() ** 2).mean()
     loss.backward()
@@ -123,12 +130,14 @@ print("peak", torch.cuda.max_memory_allocated())
 
 def trained(tmp_path: Path, *arguments: str, no_data: bool = False) -> tuple[list[float], int]:
     """The losses and the peak of that training in a process of its own: torchao asks which GPU it has when imported."""
-    (tmp_path / "train.py").write_text(MXFP8)
+    (tmp_path / "train.py").write_text(TRAINING)
     flags = ["--no-data"] if no_data else []
     command = [sys.executable, "-m", "windtunnel", "run", "--gpus", "B200", *flags, "train.py", *arguments]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]
     words = [line.split() for line in ran.stdout.splitlines()]
+    if not no_data:
+        assert next(float(w[2]) for w in words if w[:1] == ["off"]) < (0.25 if "nvfp4" in arguments else 0.06)
     return [float(w[1]) for w in words if w[:1] == ["loss"]], next(int(w[1]) for w in words if w[:1] == ["peak"])
 
 
@@ -138,6 +147,13 @@ def test_training_in_mxfp8(tmp_path: Path, how: str) -> None:
     assert losses == pytest.approx(trained(tmp_path, "mxfp8_emulated_rceil", how)[0], rel=1e-2)
     assert losses[0] > losses[1] > losses[2]
     assert trained(tmp_path, "mxfp8_rceil", how, no_data=True)[1] == peak
+
+
+def test_training_in_nvfp4(tmp_path: Path) -> None:
+    losses, peak = trained(tmp_path, "nvfp4")
+    assert losses[0] > losses[1] > losses[2]
+    # Without data both layers have the same signs, and so one matrix of 16 x 16 for both.
+    assert trained(tmp_path, "nvfp4", no_data=True)[1] == peak - 16 * 16 * 2
 
 
 @pytest.mark.parametrize("compiled", [False, True])

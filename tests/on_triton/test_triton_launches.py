@@ -425,16 +425,6 @@ def test_atomics_on_blocks_of_descriptors_and_bfloat16(session):
     assert codes(session) == set()
 
 
-def test_inline_assembler_is_refused(session):
-    @triton.jit
-    def assembled(x_ptr):
-        x = tl.load(x_ptr)
-        tl.store(x_ptr, tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], tl.int32, True, 1))
-
-    with pytest.raises(UnsupportedError, match=r"'assembled' uses inline_asm \(.*test_triton_launches.py:\d+\)"):
-        assembled[(1,)](torch.ones(1, dtype=torch.int32, device="cuda"))
-
-
 def test_memory_that_is_not_mapped_ends_the_context():
     with emulate("A100"):
         x, out = torch.ones(8, device="cuda"), torch.empty(8, device="cuda")

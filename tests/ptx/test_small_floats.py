@@ -66,6 +66,38 @@ def test_narrow_floats(kind: str) -> None:
         assert halves == [value(kind, one) for one in wanted]
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+def test_rounding_by_chance(kind: str) -> None:
+    drawn = random.Random(46)
+    given = [numbers(192), numbers(192)[::-1].copy(), np.roll(numbers(192), 50), np.roll(numbers(192), 99)]
+    chance = [drawn.getrandbits(32) for _ in range(192)]
+    bits_each, register = (4, "b16") if kind == "e2m1" else (8, "b32")
+    to = "cvt.u32.u16 {d0}, %y1;" if register == "b16" else "mov.b32 {d0}, %y1;"
+    text = (
+        f"{{{{ .reg .{register} %y1; cvt.rs.satfinite.{kind}x4.f32 %y1, {{{{{{a0}}, {{a1}}, {{a2}}, {{a3}}}}}}, {{a4}};"
+        f" {to} }}}}"
+    )
+    (codes,) = run([(text, ["b32"])], ["f32"] * 4 + ["b32"], [*map(bits, given), chance])[0]
+    largest = (1 << sum(FORMATS[kind][:2])) - 1
+    for number, code in enumerate(codes):
+        for place in range(4):
+            x = float(given[3 - place][number])
+            found = code >> bits_each * place & ((1 << (sum(FORMATS[kind][:2]) + 1)) - 1)
+            wanted = chosen(kind, abs(x), chance[number] >> 8 * place & 255)
+            sign = 0 if math.isnan(x) else int(math.copysign(1, x) < 0)
+            assert found == wanted | sign * (largest + 1)
+
+
+def chosen(kind: str, size: float, chance: int) -> int:
+    """The number below, or the next one where what is cut off, in 256ths, and the chance make up a whole."""
+    codes = range(1 << sum(FORMATS[kind][:2]))
+    if math.isnan(size) or size >= value(kind, codes[-1]):
+        return codes[-1]
+    below = max(code for code in codes if value(kind, code) <= size)
+    step = Fraction(value(kind, below + 1)) - Fraction(value(kind, below))
+    return below + int(math.floor((Fraction(size) - Fraction(value(kind, below))) / step * 256) + chance > 255)
+
+
 @pytest.mark.parametrize("up", [False, True])
 @pytest.mark.parametrize("finite", [False, True])
 def test_scales(up: bool, finite: bool) -> None:

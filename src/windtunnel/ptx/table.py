@@ -172,6 +172,7 @@ def _conversion(e: Emitter, i: Instruction) -> None:
         "e2m1x2",
         "e2m3x2",
         "e3m2x2",
+        *("rs", "e4m3x4", "e5m2x4", "e2m1x4", "e2m3x4", "e3m2x4"),
         "ue8m0x2",
         "b32",
     ]

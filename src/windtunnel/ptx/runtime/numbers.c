@@ -90,16 +90,37 @@ static float widened(int kind, uint8_t b) {
   return float_of(bits_of(value) | (uint32_t)(b >> (width - 1) & 1) << 31);
 }
 
+static uint32_t narrowed(int kind, float number, float size) { // the code of a size that fits, with a number's sign
+  int keep = SMALL[kind].keep, least = SMALL[kind].least;
+  float r = size < SMALL[kind].top ? size : SMALL[kind].top, normal = float_of((uint32_t)(least + 127) << 23);
+  float units = r * float_of((uint32_t)(keep - least + 127) << 23);
+  uint32_t code = r < normal ? (uint32_t)units : (bits_of(r) >> (23 - keep)) - ((uint32_t)(126 + least) << keep);
+  return code | bits_of(number) >> 31 << (SMALL[kind].width - 1);
+}
+
 void wt_narrow(int kind, const float *x, uint32_t *out) {
-  int keep = SMALL[kind].keep, least = SMALL[kind].least, width = SMALL[kind].width;
   for (int i = 0; i < LANES; i++) {
-    uint32_t sign = bits_of(x[i]) >> 31 << (width - 1);
-    float size = float_of(bits_of(x[i]) & 0x7fffffff), top = SMALL[kind].top;
-    if (size != size) { out[i] = (1u << (width - 1)) - 1; continue; } // satfinite: infinities are the largest number too
-    float r = round_to(size, keep, least);
-    if (!(r < top)) r = top;
-    float normal = float_of((uint32_t)(least + 127) << 23), unit = float_of((uint32_t)(keep - least + 127) << 23);
-    out[i] = sign | (r < normal ? (uint32_t)(r * unit) : (bits_of(r) >> (23 - keep)) - ((uint32_t)(126 + least) << keep));
+    float size = float_of(bits_of(x[i]) & 0x7fffffff);
+    // satfinite: infinities are the largest number too
+    if (size != size) out[i] = (1u << (SMALL[kind].width - 1)) - 1;
+    else out[i] = narrowed(kind, x[i], round_to(size, SMALL[kind].keep, SMALL[kind].least));
+  }
+}
+
+// The same, rounded up by what is cut off and the lowest eight bits of `out`, which carry into it.
+void wt_narrow_by_chance(int kind, const float *x, uint32_t *out) {
+  int keep = SMALL[kind].keep, least = SMALL[kind].least;
+  for (int i = 0; i < LANES; i++) {
+    float size = float_of(bits_of(x[i]) & 0x7fffffff);
+    if (size != size) { out[i] = (1u << (SMALL[kind].width - 1)) - 1; continue; }
+    if (size < SMALL[kind].top) {
+      int exponent = (int)(bits_of(size) >> 23) - 127;
+      if (exponent < least) exponent = least;
+      float units = size * float_of((uint32_t)(keep - exponent + 127) << 23);
+      uint32_t whole = (uint32_t)units, rest = (uint32_t)((units - (float)whole) * 256.f);
+      size = (float)(whole + (rest + (out[i] & 255) > 255)) * float_of((uint32_t)(exponent - keep + 127) << 23);
+    }
+    out[i] = narrowed(kind, x[i], size);
   }
 }
 

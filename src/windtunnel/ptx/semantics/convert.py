@@ -17,7 +17,9 @@ BITS = {"e2m1": 4}
 
 def convert(e: Emitter, i: Instruction) -> None:
     to, of = i.opcode[-2], i.opcode[-1]
-    if to in ("f16x2", "bf16x2") and of == "f32":
+    if i.has("rs"):
+        _by_chance(e, i, to)
+    elif to in ("f16x2", "bf16x2") and of == "f32":
         high, low = (_to_half(e, i, halves.read(e, operand, "f32", i), to[:-2]) for operand in i.operands[1:3])
         e.put(i.operands[0], halves.pack(e, low, high))
     elif to == "ue8m0x2":
@@ -41,11 +43,13 @@ def convert(e: Emitter, i: Instruction) -> None:
         _integers(e, i, to, of)
 
 
-def _call(e: Emitter, function: str, code: int, value: Value) -> Value:
-    """A function of the runtime over 32 lanes of 32 bits."""
+def _call(e: Emitter, function: str, code: int, value: Value, other: Value | None = None) -> Value:
+    """A function of the runtime over 32 lanes of 32 bits; another operand lies where its result will."""
     areas = [e.offset("%scratch", 256 * k) for k in range(2)]
     wide = vector("i32")
     e.store(wide, e.lanes(value), areas[0], 64)
+    if other is not None:
+        e.store(wide, e.lanes(other), areas[1], 64)
     e.declared[function] = f"declare void @{function}(i32, ptr, ptr)"
     e.emit(f"call void @{function}(i32 {code}, ptr {areas[0]}, ptr {areas[1]})")
     return Value(e.load(wide, areas[1], 64), "i32")
@@ -66,6 +70,25 @@ def _to_eight_bits(e: Emitter, i: Instruction, kind: str, of: str) -> None:
     bits = BITS.get(kind, 8)
     both = e.operation("or", parts[0], e.operation("shl", parts[1], e.constant("i32", bits)))
     e.put(i.operands[0], e.resize(both, "i8" if bits < 8 else "i16"))
+
+
+def _by_chance(e: Emitter, i: Instruction, to: str) -> None:
+    """Four numbers, each rounded up with the probability of what is cut off: by eight of the random bits each, from the
+    lowest number and bits on. Which bits a GPU takes is published as a picture alone."""
+    kind = to.removesuffix("x4")
+    if kind not in CODES or kind == to or not i.has("satfinite"):
+        raise KeyError(i.text)
+    numbers = [part.strip() for part in i.operands[1].strip("{} ").split(",")]
+    chance = e.value(i.operands[2], "i32")
+    bits, made = BITS.get(kind, 8), e.constant("i32", 0)
+    for place, operand in enumerate(reversed(numbers)):
+        number = e.value(operand, "float")
+        if i.has("relu"):
+            number = floats.relu(e, number, "f32")
+        drawn = e.operation("lshr", chance, e.constant("i32", 8 * place))
+        code = _call(e, "wt_narrow_by_chance", CODES[kind], e.bitcast(number, "i32"), drawn)
+        made = e.operation("or", made, e.operation("shl", code, e.constant("i32", bits * place)))
+    e.put(i.operands[0], e.resize(made, "i16" if bits < 8 else "i32"))
 
 
 def _to_scales(e: Emitter, i: Instruction, of: str) -> None:

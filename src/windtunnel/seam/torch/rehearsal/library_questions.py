@@ -27,6 +27,10 @@ ANSWERS: dict[tuple[str, str], tuple[bool | int, str]] = {
     ("torch/distributions/wishart.py", "rsample"): (False, "no sample is singular"),
     ("torch/testing/_comparison.py", "_compare_regular_values_close"): (True, "what is compared is close"),
     ("transformers/generation/continuous_batching/distributed.py", "set_tp_seed"): (0, "the seed that is drawn is 0"),
+    ("torchao/prototype/moe_training/nvfp4_training/nvfp4_training.py", "_rht_sign_vector_to_tuple"): (
+        1,
+        "the signs of the Hadamard transform are 1",
+    ),
     ("transformers/generation/utils.py", "_beam_search"): (True, "beams go on to the length that was asked for"),
     ("transformers/generation/utils.py", "_get_logits_processor"): (False, "all tokens of the prompt are valid"),
     ("transformers/generation/utils.py", "generate"): (False, "no prompt is padded at its end"),
