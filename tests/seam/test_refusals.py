@@ -48,6 +48,8 @@ WRAPPED: dict[str, tuple[str, str, str, str, Callable[[], Any]]] = {
     "out": ("self", "cuda:0", "cpu", "wrapper_CUDA_mm_out_out", lambda: torch.mm(gpu(2, 2), gpu(2, 2), out=host(2, 2))),
     "stack": ("tensors", "cpu", "cuda:0", "wrapper_CUDA_cat", lambda: torch.stack([gpu(2), host(2)])),
     "sparse": ("mat2", "cpu", "cuda:0", "wrapper_SparseCUDA__mm", lambda: gpu(2, 2).to_sparse() @ host(2, 2)),
+    "grid_sample": ("grid", "cpu", "cuda:0", "wrapper_CUDA__grid_sampler_2d",
+                    lambda: F.grid_sample(gpu(1, 1, 2, 2), host(1, 2, 2, 2))),
     "embedding_bag": ("indices", "cpu", "cuda:0", "wrapper_CUDA___embedding_bag_forward_only",
                       lambda: F.embedding_bag(host(2, 2, dtype=LONG), gpu(3, 2))),
 }  # fmt: skip
@@ -68,6 +70,12 @@ def test_the_wrapper_of_a_kernel_names_the_argument(
     )
 
 
+@pytest.mark.parametrize("module", [torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU])
+def test_a_recurrent_layer_wants_a_token(session: Session, module: type[torch.nn.RNNBase]) -> None:
+    with pytest.raises(RuntimeError, match="Expected sequence length to be larger than 0 in RNN"):
+        module(3, 4).cuda()(gpu(0, 5, 3))
+
+
 SAID: dict[str, tuple[str, Callable[[], Any]]] = {
     "masked_fill": ("expected self and mask to be on the same device, but got mask on cpu and self on cuda:0",
                     lambda: gpu(2).masked_fill(host(2, dtype=BOOL), 0.0)),
@@ -75,8 +83,6 @@ SAID: dict[str, tuple[str, Callable[[], Any]]] = {
                                 "cpu", lambda: host(2).masked_fill_(gpu(2, dtype=BOOL), 0.0)),
     "masked_fill with a value": ("masked_fill_: Expected inputs to be on same device",
                                  lambda: host(2).masked_fill(host(2, dtype=BOOL), gpu(1)[0])),
-    "grid_sample": ("grid_sampler(): expected input and grid to be on same device, but input is on cuda:0 and grid is "
-                    "on cpu", lambda: F.grid_sample(gpu(1, 1, 2, 2), host(1, 2, 2, 2))),
     "meshgrid": ("meshgrid expects all tensors to have the same device",
                  lambda: torch.meshgrid(gpu(2), host(2), indexing="ij")),
     "quantile": ("quantile() q tensor must be on the same device as the input tensor",

@@ -88,11 +88,6 @@ def _apart(*tensors: Tensor) -> tuple[str, str] | None:
     return None if other is None else (device_name(places[0]), device_name(other))
 
 
-def _grid(input: Tensor, grid: Tensor, *args: object) -> str | None:
-    words = "grid_sampler(): expected input and grid to be on same device, but input is on {} and grid is on {}"
-    return words.format(*apart) if (apart := _apart(input, grid)) else None
-
-
 def _mesh(tensors: Sequence[Tensor], **kwargs: object) -> str | None:
     if any(tensor.dtype != tensors[0].dtype for tensor in tensors):
         return None
@@ -138,7 +133,6 @@ def saying(sentence: Sentence) -> Callable[..., object]:
 
 
 COMPOSITES = {
-    aten.grid_sampler.default: saying(_grid),
     **dict.fromkeys((aten.meshgrid.default, aten.meshgrid.indexing), saying(_mesh)),
     **dict.fromkeys((aten.quantile.default, aten.nanquantile.default), saying(_quantile)),
     aten._weight_norm.default: saying(_weights),

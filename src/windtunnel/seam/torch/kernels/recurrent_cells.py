@@ -199,6 +199,8 @@ def _weights(params: Sequence[Tensor], has_biases: bool) -> Weights:
 def _layer(
     step: Step, tensor: Tensor, states: tuple[Tensor, ...], weights: Weights, backwards: bool
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    if not len(tensor):
+        raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
     outputs = []
     inputs = tensor.unbind(0)
     for one in reversed(inputs) if backwards else inputs:
