@@ -20,12 +20,11 @@ CUDA = ("-x", "cuda", "-nocudainc", "-nocudalib", "-D__CUDACC__", "-include", "w
 LINES = "-gline-tables-only"
 LOOPS = "-fno-finite-loops"
 """An endless loop stays one: C++ lets the compiler assume that there is none."""
-AS_WRITTEN = ("-Xclang", "-no-enable-noundef-analysis", "-fno-strict-aliasing")
-"""What C++ leaves undefined and kernels rely on: a variable that one lane alone has set and the others take from it by
-a shuffle (else every lane is taken for that one), and memory that is looked at as another type."""
-UNOPTIMIZED = ("-emit-llvm", "-Xclang", "-disable-llvm-passes")
 TYPED = ("-Xclang", "-no-enable-noundef-analysis", "-fstrict-aliasing", "-Xclang", "-new-struct-path-tbaa")
-"""The same, with notes of what type each access has: `accesses.py` reads them and takes them away."""
+"""What C++ leaves undefined and kernels rely on: a variable that one lane alone has set and the others take from it by
+a shuffle (else every lane is taken for that one). What type each access has is noted for `accesses.py`, which takes the
+notes away before anything is optimized by them: memory may be looked at as another type."""
+UNOPTIMIZED = ("-emit-llvm", "-Xclang", "-disable-llvm-passes")
 FROM_LLVM = ("-x", "ir", "--target=nvptx64-nvidia-cuda", "-S", "-O2", "-ffp-contract=fast")
 EMIT_PCH = ("-Xclang", "-emit-pch", "-Xclang", "-fno-pch-timestamp")
 """Headers that are installed anew with the same text stay good."""
@@ -102,7 +101,7 @@ class Settings:
         else:
             fast = FAST_MATH if self.fast_math else ()
             self.clang.run(*CUDA, self.target, *self.common, *fast, "--cuda-device-only", "-S", "-O2", LINES,
-                           LOOPS, *AS_WRITTEN, *EMIT_PCH, header, "-o", output)  # fmt: skip
+                           LOOPS, *TYPED, *EMIT_PCH, header, "-o", output)  # fmt: skip
 
     def _precompiled(self, kind: str) -> tuple[str, ...]:
         path = self.precompiled.get(kind)

@@ -31,12 +31,6 @@ OPERAND = re.compile(r"\$(\$|\d+|\{(\d+)(?::\w+)?\})")
 THREADS = 128
 
 
-def refused(assembly: str) -> str:
-    """What of inline assembly is not a function of its operands; "" where all of it is."""
-    found = NOT_ELEMENTWISE.search(assembly)
-    return found[0] if found else ""
-
-
 def elementwise(
     assembly: str, constraints: str, inputs: Sequence[Array], outputs: Sequence[np.dtype[np.generic]], pack: int
 ) -> list[Array]:
@@ -46,10 +40,9 @@ def elementwise(
         UnsupportedError: the text asks for memory, threads or the time, has an instruction that is not emulated, or
             its constraints do not fit its operands.
     """
-    what = refused(assembly)
-    if what:
+    if (found := NOT_ELEMENTWISE.search(assembly)) is not None:
         raise UnsupportedError(
-            f"inline assembly with {what!r} asks for memory, threads or the time, which windtunnel answers in CUDA "
+            f"inline assembly with {found[0]!r} asks for memory, threads or the time, which windtunnel answers in CUDA "
             "C++ alone: write it with the language's own operations"
         )
     length = len(inputs[0]) if inputs else pack

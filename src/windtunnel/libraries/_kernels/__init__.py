@@ -1,6 +1,6 @@
 """Operators of libraries that are installed and whose kernels come in a binary that only a GPU's driver loads.
 
-A file a namespace of `torch.ops`, found by its name once a program calls such an operator (`of`). A kernel that this
+A file a namespace of `torch.ops`, found by its name once a program calls such an operator. A kernel that this
 machine could load wins. Each file describes its operators with `windtunnel.kernel`, and names its source.
 """
 

@@ -14,14 +14,13 @@ Tensor = torch.Tensor
 BLOCK = 32
 LARGEST = {"rceil": 448.0, "floor": 256.0}
 """By what a block's largest size is divided: the largest number of e4m3, or the largest power of two in it."""
+NAN = 255
+"""The scale of a block that has one."""
 
 
 def _check(condition: bool, message: str) -> None:
     if not condition:
         raise RuntimeError(message)
-
-
-NAN = 255
 
 
 def _exponents(size: Tensor, *, up: bool) -> Tensor:

@@ -6,6 +6,23 @@ static inline int current(uint32_t number, uint32_t base) { return (int32_t)numb
 
 static uint32_t *own(const Region *r, int which) { return r->threads + which * r->cells; }
 
+// Notes that lanes of a warp read neighbouring cells: `bits` are those of the first cell.
+static inline void note_readers(uint32_t *restrict readers, uint32_t *restrict reader, uint32_t *restrict read_at, int n, int shift, uint32_t bits, uint32_t tag, uint32_t epoch) {
+  for (int j = 0; j < n; j++) {
+    uint32_t before = read_at[j] == epoch;
+    readers[j] = bits << (j >> shift) | (before && reader[j] == tag ? readers[j] : 0);
+    reader[j] = before && reader[j] >> 16 != tag >> 16 ? MANY : tag;
+    read_at[j] = epoch;
+  }
+}
+
+// Whether anyone but the lane of each cell has read it in this epoch.
+static inline uint32_t read_by_others(const uint32_t *readers, const uint32_t *reader, const uint32_t *read_at, int n, int shift, int lane, uint32_t warp, uint32_t epoch) {
+  uint32_t bad = 0;
+  for (int j = 0; j < n; j++) bad |= read_at[j] == epoch && (reader[j] >> 16 != warp || readers[j] != 1u << (lane + (j >> shift)));
+  return bad;
+}
+
 // Whether neighbouring lanes meet nothing of other threads of their block in neighbouring cells; notes what they do.
 static int own_run(Context *c, Region *r, int64_t q, int n, int shift, uint32_t me, int warp, int lane, int kind) {
   Machine *m = c->machine;
@@ -15,19 +32,10 @@ static int own_run(Context *c, Region *r, int64_t q, int n, int shift, uint32_t 
   for (int j = 0; j < n; j++) bad |= wrote[j] == epoch && (writer[j] & 0xffff) != thread + (j >> shift);
   if (kind == LOAD) {
     if (bad) return 0;
-    for (int j = 0; j < n; j++) {
-      uint32_t bit = 1u << (lane + (j >> shift)), before = read_at[j] == epoch;
-      readers[j] = bit | (before && reader[j] == tag ? readers[j] : 0);
-      reader[j] = before && reader[j] >> 16 != (uint32_t)warp ? MANY : tag;
-      read_at[j] = epoch;
-    }
+    note_readers(readers, reader, read_at, n, shift, 1u << lane, tag, epoch);
     return 1;
   }
-  for (int j = 0; j < n; j++) {
-    uint32_t bit = 1u << (lane + (j >> shift));
-    bad |= read_at[j] == epoch && (reader[j] >> 16 != (uint32_t)warp || readers[j] != bit);
-  }
-  if (bad) return 0;
+  if (bad | read_by_others(readers, reader, read_at, n, shift, lane, (uint32_t)warp, epoch)) return 0;
   for (int j = 0; j < n; j++) wrote[j] = epoch, writer[j] = now << 16 | (thread + (j >> shift)), access[j] = m->access;
   return 1;
 }
@@ -279,21 +287,11 @@ int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int l
   if (kind == LOAD) {
     for (int j = 0; j < n; j++) bad |= wrote[j] - first >= epoch - first; // not yet, or in this epoch
     if (bad) return 0;
-    uint32_t both = twice ? 0x00010001u : 1u << lane;
-    for (int j = 0; j < n; j++) {
-      uint32_t bit = both << (j >> shift), before = read_at[j] == epoch;
-      readers[j] = bit | (before && reader[j] == tag ? readers[j] : 0);
-      reader[j] = before && reader[j] >> 16 != (uint32_t)warp ? MANY : tag;
-      read_at[j] = epoch;
-    }
+    note_readers(readers, reader, read_at, n, shift, twice ? 0x00010001u : 1u << lane, tag, epoch);
     return 1;
   }
-  for (int j = 0; j < n; j++) {
-    uint32_t bit = 1u << (lane + (j >> shift));
-    bad |= wrote[j] == epoch && (writer[j] & 0xffff) != thread + (j >> shift);
-    bad |= read_at[j] == epoch && (reader[j] >> 16 != (uint32_t)warp || readers[j] != bit);
-  }
-  if (bad) return 0;
+  for (int j = 0; j < n; j++) bad |= wrote[j] == epoch && (writer[j] & 0xffff) != thread + (j >> shift);
+  if (bad | read_by_others(readers, reader, read_at, n, shift, lane, (uint32_t)warp, epoch)) return 0;
   for (int j = 0; j < n; j++) {
     early[j] = wrote[j] < first ? 0 : early[j];
     wrote[j] = epoch, writer[j] = now << 16 | (thread + (j >> shift)), access[j] = this;

@@ -17,6 +17,7 @@ import torch
 from windtunnel.errors import UnsupportedError
 from windtunnel.ptx import inline
 from windtunnel.seam.torch.compiled.answers import Answers, about
+from windtunnel.seam.torch.dispatch.bits import WIDTHS
 from windtunnel.seam.torch.dispatch.generators import Emulated
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.plans.call import OpOverload
@@ -221,12 +222,9 @@ def _inline_assembly(
     out = torch.empty_like(given[0], dtype=dtype)
     if out.is_meta:
         return out
-    arrays = [np.asarray(one.reshape(-1).view(RAW[one.itemsize])) for one in given]
+    arrays = [np.asarray(one.reshape(-1).view(WIDTHS[one.itemsize])) for one in given]
     (found,) = inline.elementwise(asm_str, constraints, arrays, [np.dtype(f"u{dtype.itemsize}")], pack)
     return out.copy_(torch.from_numpy(found.view(f"i{dtype.itemsize}")).view(dtype).view(given[0].shape))
-
-
-RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 EVALUATE: dict[str, Callable[..., object]] = {

@@ -9,6 +9,7 @@ from windtunnel.seam.torch.plans.plan import Plan
 
 Tensor = torch.Tensor
 WIDTHS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers by the bytes of an element, whose bits are the element's."""
 
 
 def moves(plan: Plan, args: Arguments, error: RuntimeError) -> bool:

@@ -26,6 +26,7 @@ from windtunnel.machine.machine import Cost
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.dispatch.asserts import AssertFailure
+from windtunnel.seam.torch.dispatch.bits import WIDTHS
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.dispatch.observed import observe
 from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Types
@@ -38,8 +39,6 @@ from windtunnel.trace.operation import Note
 Tensor = torch.Tensor
 PARTS = ("aten::detach", "aten::alias", "aten::view")
 """Operators that PyTorch puts in by itself, at which nothing happens."""
-WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Whole numbers as large as an element, whose bits are an element's."""
 
 
 class Lost(AssertFailure):
@@ -215,10 +214,10 @@ class Strikes:
         """Flip a bit of an element of the operator's result; -1 for any."""
         tensor = next((one for one in self.written if one.numel()), self.written[0])
         width = 8 * tensor.element_size()
-        if bit >= width or tensor.element_size() not in WHOLE:
+        if bit >= width or tensor.element_size() not in WIDTHS:
             raise UsageError(f"bit of the fault 'bit-flip' cannot be {bit}: an element of {tensor.dtype} has {width}")
         with torch._C._DisableTorchDispatch():
-            whole = tensor.detach().view(WHOLE[tensor.element_size()])
+            whole = tensor.detach().view(WIDTHS[tensor.element_size()])
             place = _place(tensor, draw.randrange(tensor.numel()))
             chosen = draw.randrange(width) if bit < 0 else bit
             mask = 1 << chosen
