@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,8 +13,8 @@ from torch.nn import functional as F
 
 import windtunnel
 from helpers.on_both import drawn, on_both
-from windtunnel.errors import UnsupportedError
-from windtunnel.libraries.xformers import ops
+from windtunnel.errors import MissingNameError, UnsupportedError
+from windtunnel.libraries.xformers import ops, profiler
 from windtunnel.libraries.xformers.ops.fmha import attn_bias
 from windtunnel.session import Session
 
@@ -86,12 +89,199 @@ def test_texts_one_behind_another(session: Session, causal: bool, dtype: torch.d
 
 def test_what_is_not_answered(session: Session) -> None:
     q = torch.ones(1, 4, 2, 16, device="cuda")
-    with pytest.raises(UnsupportedError, match="memory_efficient_attention with op"):
-        ops.memory_efficient_attention(q, q, q, op=object())
-    with pytest.raises(UnsupportedError, match="memory_efficient_attention of 5 dimensions"):
-        ops.memory_efficient_attention(q[None], q[None], q[None])
+    with pytest.raises(UnsupportedError, match="the operator 'triton': leave op out"):
+        ops.memory_efficient_attention(q, q, q, op=("triton", None))
+    with pytest.raises(UnsupportedError, match="memory_efficient_attention with output_dtype"):
+        ops.memory_efficient_attention(q, q, q, output_dtype=torch.float16)
     with pytest.raises(UnsupportedError, match="the bias AttentionBias: give a tensor"):
         ops.memory_efficient_attention(q, q, q, ops.AttentionBias())
+    with pytest.raises(MissingNameError, match="PagedBlockDiagonalPaddedKeysMask"):
+        attn_bias.PagedBlockDiagonalPaddedKeysMask  # noqa: B018
+
+
+def seen(queries: int, keys: int, sees: Callable[[int, int], bool]) -> Tensor:
+    return torch.tensor([[sees(i, j) for j in range(keys)] for i in range(queries)])
+
+
+TEXTS = [3, 1, 8]
+MASKS: dict[str, tuple[object, Callable[[int, int], bool]]] = {
+    "LowerTriangularFromBottomRight": (attn_bias.LowerTriangularFromBottomRightMask(), lambda i, j: j <= i + 5),
+    "...LocalAttention": (attn_bias.LowerTriangularFromBottomRightMask().make_local_attention(3),
+                          lambda i, j: i + 5 - 3 < j <= i + 5),
+    "LocalAttentionFromBottomRight": (attn_bias.LocalAttentionFromBottomRightMask(2, 1),
+                                      lambda i, j: i + 5 - 2 <= j <= i + 5 + 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_masks_of_more_keys_than_queries(session: Session, name: str, dtype: torch.dtype) -> None:
+    bias, sees = MASKS[name]
+    mask = seen(7, 12, sees)
+    assert isinstance(bias, attn_bias.AttentionBias)
+    torch.testing.assert_close(bias.materialize((7, 12)).exp().bool(), mask)
+    given = drawn((2, 7, 3, 16), (2, 12, 3, 16), (2, 12, 3, 16), dtype=dtype)
+    if dtype is torch.float32 and "Local" in name:
+        if name.startswith("Local"):
+            with pytest.raises(NotImplementedError, match=r"`cutlassF-pt` is not supported because:\n.*attn_bias type"):
+                ops.memory_efficient_attention(*(t.cuda() for t in given), bias)
+        else:
+            found = ops.memory_efficient_attention(*(t.detach().cuda() for t in given), bias)
+            torch.testing.assert_close(found.cpu(), attended(*given, mask))
+            with pytest.raises(NotImplementedError, match="memory_efficient_attention_backward"):
+                ops.memory_efficient_attention(*(t.cuda().requires_grad_() for t in given), bias)
+        return
+    on_both(
+        lambda q, k, v: ops.memory_efficient_attention(q, k, v, bias), lambda q, k, v: attended(q, k, v, mask), given
+    )
+
+
+BLOCKS: dict[str, Callable[[int, int, int], bool]] = {
+    "make_causal_from_bottomright": lambda i, j, more: j <= i + more,
+    "make_local_attention": lambda i, j, more: i - 2 < j <= i,
+    "make_local_attention_from_bottomright": lambda i, j, more: i + more - 2 < j <= i + more,
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("more", [0, 2])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_masks_of_texts(session: Session, name: str, more: int, dtype: torch.dtype) -> None:
+    keys = [length + more for length in TEXTS]
+    whole = attn_bias.BlockDiagonalMask.from_seqlens(TEXTS, keys)
+    bias = getattr(whole, name)(*(() if name.startswith("make_causal") else (2,)))
+    blocks = [seen(q, k, lambda i, j: BLOCKS[name](i, j, more)) for q, k in zip(TEXTS, keys, strict=True)]
+    mask = torch.block_diag(*blocks).bool()
+    torch.testing.assert_close(bias.materialize((12, sum(keys))).exp().bool(), mask)
+    q, k, v = drawn((1, 12, 2, 16), (1, sum(keys), 2, 16), (1, sum(keys), 2, 16), dtype=dtype)
+    found = ops.memory_efficient_attention(q.detach().cuda(), k.detach().cuda(), v.detach().cuda(), bias)
+    wanted = attended(q.float(), k.float(), v.float(), mask)
+    torch.testing.assert_close(found.cpu().float(), wanted, rtol=1e-2, atol=4e-3)
+
+
+def test_lists_of_texts_go_together_and_apart(session: Session) -> None:
+    images = [torch.randn(2, 5, 4, 16, device="cuda"), torch.randn(3, 2, 4, 16, device="cuda")]
+    bias, joined = attn_bias.BlockDiagonalMask.from_tensor_list(images)
+    assert joined.shape == (1, 16, 4, 16)
+    assert bias.q_seqinfo.seqstart_py == [0, 5, 10, 12, 14, 16]
+    found = bias.split(ops.memory_efficient_attention(joined, joined, joined, bias))
+    for image, part in zip(images, found, strict=True):
+        torch.testing.assert_close(part.cpu(), attended(*[image.cpu()] * 3))
+
+
+def test_groups_of_heads(session: Session) -> None:
+    q, k, v = drawn((2, 6, 2, 4, 16), (2, 6, 2, 1, 16), (2, 6, 2, 1, 16))
+    q, k, v = q.detach().cuda(), *(t.detach().cuda().expand(2, 6, 2, 4, 16) for t in (k, v))
+    since = len(session.trace)
+    found = ops.memory_efficient_attention(q, k, v, ops.LowerTriangularMask())
+    rows = [row for row in session.trace.since(since) if "attention" in row.signature.name]
+    assert [row.signature.shapes[1] for row in rows] == [(2, 6, 2, 16)]
+    mask = torch.ones(6, 6, dtype=torch.bool).tril()
+    wanted = attended(*(t.cpu().float().flatten(2, 3) for t in (q, k, v)), mask).unflatten(2, (2, 4))
+    torch.testing.assert_close(found.cpu().float(), wanted, rtol=1e-2, atol=4e-3)
+    single = ops.memory_efficient_attention(q.float(), k.float(), v.float(), ops.LowerTriangularMask())
+    torch.testing.assert_close(single.cpu(), wanted, rtol=1e-5, atol=1e-5)
+    with pytest.raises(NotImplementedError, match="operator does not support BMGHK format"):
+        ops.memory_efficient_attention(q.requires_grad_(), k, v)
+
+
+def test_the_kernel_that_is_asked_for(session: Session) -> None:
+    q = torch.randn(2, 8, 2, 16, device="cuda", dtype=torch.float16)
+    for op, name in ((ops.MemoryEfficientAttentionCutlassOp, "efficient"), ((ops.fmha.flash.FwOp, None), "flash")):
+        since = len(session.trace)
+        ops.memory_efficient_attention(q, q, q, op=op)
+        assert [row.signature.name for row in session.trace.since(since)][-1] == f"aten::_{name}_attention_forward"
+    flash = ops.MemoryEfficientAttentionFlashAttentionOp
+    with pytest.raises(ValueError, match=r"`fa2F@.*` is not supported because:\n    dtype=torch.float32"):
+        ops.memory_efficient_attention(q.float(), q.float(), q.float(), op=flash)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_caches_of_which_a_part_is_in_use(session: Session, dtype: torch.dtype) -> None:
+    padding, used, queries = 10, [4, 9, 1], [2, 1, 1]
+    bias = attn_bias.BlockDiagonalCausalWithOffsetPaddedKeysMask.from_seqlens(queries, padding, used)
+    q, k, v = (t.detach() for t in drawn((1, 4, 2, 16), (1, 30, 2, 16), (1, 30, 2, 16), dtype=dtype))
+    mask = torch.zeros(4, 30, dtype=torch.bool)
+    at = 0
+    for text, (count, length) in enumerate(zip(queries, used, strict=True)):
+        for i in range(count):
+            mask[at + i, text * padding : text * padding + length - count + i + 1] = True
+        at += count
+    torch.testing.assert_close(bias.materialize((4, 30)).exp().bool(), mask)
+    found = ops.memory_efficient_attention(q.cuda(), k.cuda(), v.cuda(), bias)
+    wanted = attended(q.float(), k.float(), v.float(), mask)
+    torch.testing.assert_close(found.cpu().float(), wanted, rtol=2e-2, atol=1e-2)
+    window = attn_bias.BlockDiagonalCausalLocalAttentionPaddedKeysMask.from_seqlens_local(queries, padding, used, 2)
+    if dtype is torch.bfloat16:
+        near = mask & ~mask.roll(-2, 1)
+        near[mask.sum(1) <= 2] = mask[mask.sum(1) <= 2]
+        found = ops.memory_efficient_attention(q.cuda(), k.cuda(), v.cuda(), window)
+        wanted = attended(q.float(), k.float(), v.float(), near)
+        torch.testing.assert_close(found.cpu().float(), wanted, rtol=2e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_gated_block_has_the_products_of_the_library(session: Session, dtype: torch.dtype, packed: bool) -> None:
+    block = ops.SwiGLU(16, 24, bias=True, _pack_weights=packed).to("cuda", dtype)
+    x = torch.randn(2, 5, 16, device="cuda", dtype=dtype, requires_grad=True)
+    since = len(session.trace)
+    found = block(x)
+    products = [row for row in session.trace.since(since) if row.signature.name == "aten::addmm"]
+    assert len(products) == (2 if packed and dtype is torch.bfloat16 else 3)
+    found.sum().backward()
+    w1, b1, w2, b2, w3, b3 = (t.detach().cpu().float() for t in block._ordered_params() if t is not None)
+    y = x.detach().cpu().float().requires_grad_()
+    wanted = F.linear(F.silu(F.linear(y, w1, b1)) * F.linear(y, w2, b2), w3, b3)
+    wanted.sum().backward()
+    close = {"rtol": 5e-2, "atol": 5e-2} if dtype is torch.bfloat16 else {}
+    torch.testing.assert_close(found.detach().cpu().float(), wanted.detach(), **close)
+    assert x.grad is not None
+    assert y.grad is not None
+    torch.testing.assert_close(x.grad.cpu().float(), y.grad, **close)
+    assert all(parameter.grad is not None for parameter in block.parameters())
+
+
+def test_rows_chosen_and_added(session: Session) -> None:
+    x = torch.randn(6, 3, 4, device="cuda")
+    index, scale = torch.tensor([4, 1], device="cuda"), torch.randn(4, device="cuda")
+    source = torch.randn(2, 3, 4, device="cuda", requires_grad=True)
+    wanted = x.cpu().index_add(0, index.cpu(), source.detach().cpu() * scale.cpu(), alpha=0.5)
+    found = ops.scaled_index_add(x, index, source, scale, 0.5)
+    torch.testing.assert_close(found.detach().cpu(), wanted)
+    assert found.data_ptr() == x.data_ptr()
+    found.sum().backward()
+    assert source.grad is not None
+    torch.testing.assert_close(source.grad.cpu(), (0.5 * scale.cpu()).expand(2, 3, 4))
+    both = ops.index_select_cat([x.flatten(1), x.flatten(1)[:, :2]], [index, index.flip(0)])
+    torch.testing.assert_close(
+        both.cpu(), torch.cat([wanted[[4, 1]].flatten(), wanted.flatten(1)[[1, 4], :2].flatten()])
+    )
+
+
+def test_parts_whose_gradients_lie_together_are_not_copied(session: Session) -> None:
+    whole = torch.randn(3, 4, 5, device="cuda", requires_grad=True)
+    parts = ops.unbind(whole, 0)
+    assert ops.stack_or_none(parts, 0) is not None
+    assert ops.stack_or_none([parts[0], parts[2], parts[1]], 0) is None
+    since = len(session.trace)
+    torch.autograd.backward(parts, torch.ones_like(whole).unbind(0))
+    assert not [row for row in session.trace.since(since) if row.signature.name in ("aten::cat", "aten::stack")]
+    assert whole.grad is not None
+    assert whole.grad.cpu().eq(1).all()
+
+
+def test_profilers_write_their_steps(session: Session, tmp_path: Path) -> None:
+    schedule = [(profiler.MemSnapshotsProfiler, 0, 2), (profiler.PyTorchProfiler, 2, 4)]
+    model = torch.nn.Linear(8, 8).cuda()
+    with profiler.profile(str(tmp_path), module=model, schedule=schedule):
+        for _ in range(6):
+            model(torch.randn(4, 8, device="cuda")).sum().backward()
+            profiler.step()
+    assert "Active Memory" in (tmp_path / "000002_memory_trace_plot.html").read_text()
+    (trace,) = tmp_path.glob("profile_CPU_CUDA_*/*.pt.trace.json.gz")
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    assert any(event.get("cat") == "kernel" for event in events)
 
 
 def test_inputs_that_do_not_fit_are_refused_as_the_library_does(session: Session) -> None:

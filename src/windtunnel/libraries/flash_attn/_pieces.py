@@ -26,7 +26,7 @@ def _only_plain(softcap: float, slopes: Tensor | None) -> None:
         unanswered(LIBRARY, "its forward and backward kernels by themselves with softcap or alibi_slopes")
 
 
-def _told(scale: float, causal: bool, left: int, right: int) -> dict[str, float | int | None]:
+def _told(scale: float, causal: bool, left: int, right: int) -> dict[str, Tensor | float | int | None]:
     sides = [None if side < 0 else side for side in bounded((left, right), causal)]
     return {"scale": scale, "window_size_left": sides[0], "window_size_right": sides[1]}
 
@@ -34,7 +34,7 @@ def _told(scale: float, causal: bool, left: int, right: int) -> dict[str, float 
 @torch.no_grad()
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, texts: tuple[Tensor | None, Tensor | None, int, int], p: float, causal: bool,
-    probabilities: bool, told: dict[str, float | int | None],
+    probabilities: bool, told: dict[str, Tensor | float | int | None],
 ) -> Kept:  # fmt: skip
     if probabilities and p:
         unanswered(LIBRARY, "return_softmax with dropout", "its third result is the kernel's own pattern of dropout")
@@ -64,22 +64,22 @@ def flash_attn_varlen_forward(
 ) -> Kept:  # fmt: skip
     """The same of texts of several lengths, whose logarithms are [heads, all tokens]."""
     _only_plain(softcap, alibi_slopes)
-    if any(one is not None for one in (block_table, leftpad_k, seqused_k)):
-        unanswered(LIBRARY, "_flash_attn_varlen_forward with block_table, leftpad_k or seqused_k")
+    if block_table is not None or leftpad_k is not None:
+        unanswered(LIBRARY, "_flash_attn_varlen_forward with block_table or leftpad_k")
     q, k, v = map(_contiguous, (q, k, v))
     check(q, k, v)
     swaps = not dropout_p and (window_size_left, window_size_right) == (-1, -1)
     check_texts(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, swaps)
     told = _told(softmax_scale, causal, window_size_left, window_size_right)
     texts = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
-    return _forward(q, k, v, texts, dropout_p, causal, return_softmax, told)
+    return _forward(q, k, v, texts, dropout_p, causal, return_softmax, {**told, "seqused_k": seqused_k})
 
 
 @torch.no_grad()
 def _backward(
     given: tuple[Tensor, ...], lse: Tensor, wanted: tuple[Tensor | None, ...],
     texts: tuple[Tensor | None, Tensor | None, int, int], p: float, causal: bool, random: Tensor | None,
-    told: dict[str, float | int | None],
+    told: dict[str, Tensor | float | int | None],
 ) -> Tensor:  # fmt: skip
     require(not p or random is not None, "rng_state must be given with dropout")
     dout, q, k, v, out = map(_contiguous, given)

@@ -36,7 +36,7 @@ Place = tuple[int, slice]
 """A text: its entry of the batch, and its positions there."""
 Places = tuple[Place, Place]
 """Where a text's queries are, and its keys."""
-NOT_EMULATED = ("alibi_slopes", "seqused_k", "seqlen_k", "block_table")
+NOT_EMULATED = ("alibi_slopes", "block_table")
 TYPES = {
     "aten::_flash_attention_forward": (HALVES, "FlashAttention only support fp16 and bf16 data type"),
     "aten::_efficient_attention_forward": (
@@ -91,9 +91,14 @@ def _computed(
     taken, refusal = TYPES.get(plan.name, ((), ""))
     if refusal and given["query"].dtype not in taken:
         raise RuntimeError(refusal)
+    refused = f"windtunnel does not compute {plan.name} with"
     for name in NOT_EMULATED:
         if given.get(name) is not None:
-            raise UnsupportedError(f"windtunnel does not compute {plan.name} with {name}: leave it out")
+            raise UnsupportedError(f"{refused} {name}: leave it out")
+    if given.get("window_size") and not given.get("custom_mask_type"):
+        raise UnsupportedError(f"{refused} window_size and no mask: give a causal one")
+    if _used(given) is not None and given.get("cum_seq_q", given.get("cu_seqlens_q")) is None:
+        raise UnsupportedError(f"{refused} a cache alone: say where its texts begin")
     out = attention.empty(state, func, args, kwargs)
     places = _places(given)
     if plan.name.endswith("_backward"):
@@ -159,7 +164,16 @@ def _places(given: Keywords) -> list[Places]:
     if not isinstance(begins[0], Tensor) or not begins[0].numel():
         return [((i, slice(None)), (i, slice(None))) for i in range(given["query"].shape[0])]
     queries, keys = ([(0, slice(a, b)) for a, b in pairwise(t.tolist())] for t in begins if t is not None)
+    used = _used(given)
+    if used is not None:  # a cache, of whose places for a text the first so many are in use
+        keys = [(0, slice(at.start, at.start + length)) for (_, at), length in zip(keys, used.tolist(), strict=True)]
     return list(zip(queries, keys, strict=True))
+
+
+def _used(given: Keywords) -> Tensor | None:
+    """How many keys of each text are in use, of a cache."""
+    used: Tensor | None = given.get("seqused_k", given.get("seqlen_k"))
+    return used
 
 
 def _text(tensor: Tensor, place: Place) -> Tensor:
@@ -181,6 +195,8 @@ def _bias(given: Keywords, query: Tensor, key: Tensor, position: int) -> Tensor 
     mask = given.get("custom_mask_type", 0)
     causal = bool(given.get("is_causal", mask))
     left, right = (-1 if given.get(name) is None else given[name] for name in ("window_size_left", "window_size_right"))
+    if given.get("window_size"):  # the memory-efficient kernel counts the query itself
+        left = given["window_size"] - 1
     if not causal and left < 0 and right < 0:
         return own
     offset = 0 if mask == FROM_TOP_LEFT else keys - queries

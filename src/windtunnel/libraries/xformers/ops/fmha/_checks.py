@@ -1,4 +1,4 @@
-"""What xformers refuses before it launches a kernel, in its words (validate_inputs and _check_bias_alignment)."""
+"""What xformers refuses before it chooses a kernel, in its words (`Inputs.validate_inputs` of fmha/common.py)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import torch
 
 from windtunnel.libraries import unanswered
 
-from .attn_bias import BlockDiagonalMask, LowerTriangularMask
+from . import attn_bias as biases
+from ._operators import dense
 
 LIBRARY = "xformers 0.0.31"
 Tensor = torch.Tensor
-NAME = "memory_efficient_attention_forward"
 
 
 def _shapes(query: Tensor, key: Tensor, value: Tensor) -> str:
@@ -22,23 +22,26 @@ def validate(query: Tensor, key: Tensor, value: Tensor, bias: object, p: float) 
 
     Raises:
         ValueError: shapes and types.
-        NotImplementedError: a bias whose rows do not lie at multiples of 16 bytes.
     """
     shapes = _shapes(query, key, value)
+    if query.dim() not in (3, 4, 5) or not query.dim() == key.dim() == value.dim():
+        raise ValueError(f"Query/Key/Value should all have BMGHK, BMHK or BMK shape.\n{shapes}")
     if any(one.dtype is not query.dtype for one in (key, value)):
         raise ValueError(
             "Query/Key/Value should either all have the same dtype, or (in the quantized case) Key/Value should have "
             f"dtype torch.int32\n  query.dtype: {query.dtype}\n  key.dtype  : {key.dtype}\n  value.dtype: {value.dtype}"
         )
-    if query.dim() == 3 and not (bias is None or type(bias) in (LowerTriangularMask, Tensor, torch.nn.Parameter)):
+    plain = (biases.LowerTriangularMask, Tensor, torch.nn.Parameter)
+    if query.dim() == 3 and not (bias is None or type(bias) in plain):
         kind = type(bias).__name__
         raise ValueError(f"Please provide inputs in BMHK format rather than BMK when using bias type `{kind}`")
-    if query.dim() == 4 and isinstance(bias, Tensor):
+    tensor = dense(bias)
+    if query.dim() == 4 and tensor is not None:
         expected = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
-        if tuple(bias.shape) != expected:
-            raise ValueError(f"Invalid shape for attention bias: {bias.shape} (expected {expected})\n{shapes}")
-    if isinstance(bias, BlockDiagonalMask) and any(one.shape[0] != 1 for one in (query, key, value)):
-        raise ValueError(f"Expected batch_size=1 when using block-diagonal bias\n{shapes}")
+        if tuple(tensor.shape) != expected:
+            raise ValueError(f"Invalid shape for attention bias: {tensor.shape} (expected {expected})\n{shapes}")
+    if isinstance(bias, biases._Blocks):
+        _texts(query, key, value, bias)
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"Invalid dropout probability: p={p}")
     batch, middle = key.shape[0], query.shape[2:-1]
@@ -48,42 +51,22 @@ def validate(query: Tensor, key: Tensor, value: Tensor, bias: object, p: float) 
             f"Incompatible shapes for attention inputs:\n{shapes}\nHINT: We don't support broadcasting, please use "
             "`expand` yourself before calling `memory_efficient_attention` if you need to"
         )
-    if isinstance(bias, Tensor):
-        _aligned(query, key, value, bias, p)
-    if isinstance(bias, BlockDiagonalMask):
-        for name, tensor, lengths in (("queries", query, bias.q_seqlen), ("keys", key, bias.kv_seqlen)):
-            if sum(lengths) > tensor.shape[1]:
-                what = f"a block-diagonal mask of {sum(lengths)} {name} over {tensor.shape[1]}"
-                unanswered(LIBRARY, what, "the kernel reads beyond their end: give a mask of as many")
-
-
-def _aligned(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, p: float) -> None:
-    alignment = 128 // torch.finfo(bias.dtype).bits
-    strides = bias.stride()
-    reasons = [
-        f"attn_bias.stride(-2) % {alignment} != 0 (attn_bias.stride() = {strides})"
-        for stride in strides[:-1]
-        if stride % alignment
-    ]
-    if reasons:
-        reasons.append(
-            "HINT: To use an `attn_bias` with a sequence length that is not a multiple of 8, you need to ensure memory "
-            "is aligned by slicing a bigger tensor. Example: use `attn_bias = torch.zeros([1, 1, 5, 8])[:,:,:,:5]` "
-            "instead of `torch.zeros([1, 1, 5, 5])`"
-        )
-    if strides[-1] > 1:
-        reasons.append(
-            f"attn_bias.stride(-1) > 1 (attn_bias.stride() = {strides}) - you should call `.contiguous()` on the bias"
-        )
-    if reasons:
-        given = "\n".join(
-            f"     {name:<12}: shape={tuple(one.shape)} ({one.dtype})"
-            for name, one in (("query", query), ("key", key), ("value", value))
-        )
-        told = "\n    ".join(reasons)
-        raise NotImplementedError(
-            f"No operator found for `{NAME}` with inputs:\n{given}\n     {'attn_bias':<12}: {type(bias)}\n"
-            f"     {'p':<12}: {p}\n`cutlassF-pt` is not supported because:\n    {told}"
-        )
-    if bias.dtype is not query.dtype:
+    if tensor is not None and tensor.is_floating_point() and tensor.dtype is not query.dtype:
         raise RuntimeError("invalid dtype for bias - should match query's dtype")
+
+
+def _texts(query: Tensor, key: Tensor, value: Tensor, bias: biases._Blocks) -> None:
+    where = bias.q_seqinfo.seqstart.device
+    if where != query.device:
+        raise ValueError(
+            "Attention bias and Query/Key/Value should be on the same device\n"
+            f"  query.device: {query.device}\n  attn_bias   : {where}\n"
+        )
+    padded = isinstance(bias, biases.BlockDiagonalPaddedKeysMask)
+    if not padded and any(one.shape[0] != 1 for one in (query, key, value)):
+        shapes = _shapes(query, key, value)
+        raise ValueError(f"Expected batch_size=1 when using block-diagonal bias\n{shapes}")
+    for name, tensor, info in (("queries", query, bias.q_seqinfo), ("keys", key, bias.k_seqinfo)):
+        if info.seqstart_py[-1] > tensor.shape[1]:
+            what = f"a block-diagonal mask of {info.seqstart_py[-1]} {name} over {tensor.shape[1]}"
+            unanswered(LIBRARY, what, "the kernel reads beyond their end: give a mask of as many")
