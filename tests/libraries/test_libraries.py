@@ -158,3 +158,18 @@ def test_a_notebook_offers_them_while_gpus_are_emulated(tmp_path):
 def test_without_an_emulation_there_is_none():
     done = subprocess.run([sys.executable, "-c", FIRST_LINE], capture_output=True, text=True, timeout=300, check=False)
     assert "No module named 'd2l'" in done.stderr
+
+
+@pytest.mark.long
+def test_a_program_that_a_librarys_binary_ends_is_refused_in_one_sentence(run, tmp_path):
+    package = tmp_path / "site-packages" / "kernels"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("from .load import get_kernel\n")
+    (package / "load.py").write_text("def get_kernel(name):\n    raise ImportError('libcublas.so.13: no such file')\n")
+    done = run(
+        "import sys\nsys.path.insert(0, 'site-packages')\nimport torch\ntorch.ones(2, device='cuda')\n"
+        "from kernels import get_kernel\nget_kernel('kernels-community/activation')\n"
+    )
+    assert done.returncode == 66, done.stderr
+    assert done.stderr.count("windtunnel: a kernel of the Hugging Face Hub is a binary for a GPU") == 1
+    assert "ImportError: libcublas.so.13: no such file" in done.stderr

@@ -29,7 +29,9 @@ Libraries that install on any machine need no stand-in: **bitsandbytes** runs wi
 (4-bit and 8-bit layers, 8-bit and paged optimizers), **torchao** on the [products](coverage.md) in 8 and 4 bits,
 **liger_kernel** and other libraries in Triton on its [interpreter](compilers.md). A company's own kernels are
 [described in a few lines](library.md#operators-of-your-own), and so are, without your doing anything, those that an
-installed library has in a binary which this machine cannot load: {binaries}.
+installed library has in a binary which this machine cannot load: {binaries}. What is a binary as a whole ends in one
+sentence that says what to do instead: kernels of the Hugging Face Hub (those in Triton or Python run), and the decoders
+for GPUs of torchvision and torchcodec.
 [Forty scripts](tables.md#published-scripts) of others use these libraries.
 
 This page is written by `python -m tools.docs.library_pages` from `src/windtunnel/libraries/`.

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from windtunnel import described
 from windtunnel.errors import MissingNameError, UnsupportedError, UsageError
-from windtunnel.libraries import _kernels
+from windtunnel.libraries import _binaries, _kernels
 from windtunnel.variables import OPTIONS
 
 if TYPE_CHECKING:
@@ -189,8 +189,13 @@ def refuse(library: str, module: str, name: str, instead: str = "") -> NoReturn:
     raise MissingNameError(_lacking(library, f"{module}.{name}", instead), name=name)
 
 
-def missing(error: ImportError) -> str:
-    """The same of an import that failed, for which Python has words of its own; "" where it was of no stand-in's."""
+def explained(error: BaseException) -> str:
+    """What is said of an error that ended the program, where a library's stand-in or its binary is why; else ""."""
+    return (_missing(error) if isinstance(error, ImportError) else "") or _binaries.sentence(error)
+
+
+def _missing(error: ImportError) -> str:
+    """That a stand-in has no such name, where an import failed for which Python has words of its own."""
     name = error.name or ""
     library = find(name.partition(".")[0])
     module = sys.modules.get(library.name) if library is not None else None

@@ -17,7 +17,7 @@ from types import TracebackType
 from windtunnel import exits
 from windtunnel.arrivals import HERE
 from windtunnel.import_hook import FRAMEWORKS, hook
-from windtunnel.libraries import missing, offer
+from windtunnel.libraries import explained, offer
 from windtunnel.variables import FOLDER, FORKSERVER, MEASURE, REFUSED, leave_note, note_outcome
 
 DOES_NOT_FIT = 65
@@ -187,6 +187,6 @@ def _note_uncaught() -> None:
         note_outcome(REFUSED, str(error))
     elif "OutOfMemoryError: CUDA out of memory" in text:
         note_outcome(DOES_NOT_FIT, str(error))
-    elif isinstance(error, ImportError) and (sentence := missing(error)):
+    elif sentence := explained(error):
         print(f"windtunnel: {sentence}", file=sys.stderr)
         note_outcome(REFUSED, sentence)
