@@ -149,10 +149,14 @@ def _cuda_kernels() -> Line:
 
 
 def _library(name: str) -> Line:
+    found = libraries.find(name)
     version = _version(name)
-    if version is not None:
+    if version is not None and not libraries.gives_way(name):
         return Line(name, "ok", version)
-    return Line(name, "absent", f"not installed; `windtunnel run` has a stand-in for part of {libraries.find(name)}")
+    if version is not None:
+        text = f"{version}, whose kernels are a binary for GPUs; `windtunnel run` has a stand-in for part of {found}"
+        return Line(name, "ok", text)
+    return Line(name, "absent", f"not installed; `windtunnel run` has a stand-in for part of {found}")
 
 
 def _extras() -> Iterator[Line]:

@@ -69,7 +69,7 @@ class Running:
             with suppress(AttributeError, ValueError):
                 sys.meta_path.remove(self._hook)
             with suppress(AttributeError, ValueError):
-                sys.meta_path.remove(self._finder)
+                libraries.withdraw(self._finder)
             self.session.end()
             self.session.forget()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -99,3 +101,13 @@ def test_its_distribution_has_another_name() -> None:
     assert (found.metadata["Name"], found.version) == ("flash_attn_3", "3.0.0")
     assert found.read_text("top_level.txt") == "flash_attn_3\nflash_attn_interface\n"
     assert not list(finder.find_distributions(importlib.metadata.DistributionFinder.Context(name="flash_attn_inter")))
+
+
+def test_programs_look_for_its_binary_and_find_none() -> None:
+    finder = libraries.offer(lambda library: None)
+    try:
+        assert importlib.util.find_spec("flash_attn_3") is not None
+        assert importlib.util.find_spec("flash_attn_3._C") is None
+    finally:
+        libraries.withdraw(finder)
+        sys.modules.pop("flash_attn_3", None)

@@ -108,6 +108,29 @@ def test_one_that_is_installed_wins(run, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("options", [[], ["--without", "xformers"]])
+def test_one_whose_kernels_are_a_binary_for_gpus_gives_way(run, tmp_path, options):
+    installed = tmp_path / "xformers"
+    installed.mkdir()
+    (installed / "__init__.py").write_text("__version__ = '0.0.35'\n")
+    (installed / "_C.so").write_bytes(b"\x7fELF" + b"\0" * 60 + b"libtorch_cuda.so\0")
+    folder = tmp_path / "xformers-0.0.35.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: xformers\nVersion: 0.0.35\n")
+    (folder / "RECORD").write_text("xformers/_C.so,,\n")
+    done = run(
+        "import torch, xformers\nfrom importlib.metadata import version\n"
+        "print(xformers.__version__, version('xformers'))\n"
+        "torch.ones(2, device='cuda')\n", *options, PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}",
+    )  # fmt: skip
+    assert done.stdout == f"{'0.0.35' if options else '0.0.31'} 0.0.35\n", done.stderr
+    said = (
+        "xformers 0.0.35 has its kernels in a binary for GPUs: the program ran with windtunnel's stand-in for part of"
+    )
+    assert done.stderr.count(said) == (0 if options else 1)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(("options", "environment"), [(["--without", "d2l"], {}), ([], {"WINDTUNNEL_WITHOUT": "d2l"})])
 def test_one_that_is_left_out_is_missing(run, options, environment):
     done = run(FIRST_LINE, *options, **environment)

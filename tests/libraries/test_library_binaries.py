@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -26,7 +25,7 @@ def torchao() -> Iterator[torch.library.Library]:
     library.define("of_the_binary(Tensor x) -> Tensor")
     finder = libraries.offer(lambda library: None)
     yield library
-    sys.meta_path.remove(finder)
+    libraries.withdraw(finder)
     library._destroy()
 
 

@@ -20,10 +20,11 @@ HEAD = """# Libraries that come with CUDA
 
 Programs import libraries that are installed on their GPU machine and that no machine without nvcc, a driver or a
 CUDA build can install. A stand-in answers for such a library under `windtunnel run`, in pytest with `--gpus` and in
-notebooks, where the library itself is not installed: a real one wins. The report says so once, `--without NAME`
-switches one off, `windtunnel doctor` lists them, and `importlib.metadata.version` gives the version whose interface
-is answered. Values are those of PyTorch's operators, forward and backward; a kernel of the library's counts as one
-kernel. A function or an argument that is not answered is refused in one sentence.
+notebooks, where the library itself is not installed, or is with its kernels in a binary for GPUs; else a real one
+wins. The report says so once, `--without NAME` switches one off, `windtunnel doctor` lists them, and
+`importlib.metadata.version` gives the version whose interface is answered. Values are those of PyTorch's operators,
+forward and backward; a kernel of the library's counts as one kernel. A function or an argument that is not answered is
+refused in one sentence.
 
 Libraries that install on any machine need no stand-in: **bitsandbytes** runs with its own kernels for the CPU as values
 (4-bit and 8-bit layers, 8-bit and paged optimizers), **torchao** on the [products](coverage.md) in 8 and 4 bits,

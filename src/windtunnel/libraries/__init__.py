@@ -1,8 +1,8 @@
 """Stand-ins for libraries that a program imports and this machine does not have, one file or folder a library.
 
-A stand-in is found under the library's own name, after everything that is installed: a real one wins. Listing this
-folder is the registry. A stand-in is an ordinary package with a `__version__`, whose interface it answers for; its
-docstring says which part of it.
+A stand-in is found under the library's own name, after everything that is installed: a real one wins, unless its
+kernels are a binary for GPUs. Listing this folder is the registry. A stand-in is an ordinary package with a
+`__version__`, whose interface it answers for; its docstring says which part of it.
 """
 
 from __future__ import annotations
@@ -82,6 +82,12 @@ def require(wanted: Iterable[str]) -> tuple[str, ...]:
     return chosen
 
 
+def gives_way(name: str) -> bool:
+    """Whether the library is installed and its kernels are a binary for GPUs."""
+    library = find(name)
+    return library is not None and _binaries.has_one(name, library.distribution)
+
+
 class Finder:
     """The last finder of `sys.meta_path`: what nothing else has found is looked for here.
 
@@ -128,6 +134,18 @@ class Finder:
             yield Standin(distribution, version, inside)
 
 
+class FirstFinder:
+    """The first finder of `sys.meta_path`: an installed library whose kernels are a binary for GPUs gives way."""
+
+    def __init__(self, finder: Finder) -> None:
+        self.last = finder
+        self._names = frozenset(names()) - frozenset(_left_out())
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """The module of such a library's stand-in."""
+        return self.last.find_spec(name) if name in self._names and gives_way(name) else None
+
+
 def _says(loader: Loader, say: Callable[[], None]) -> None:
     """Let a loader tell that its module is run: programs also ask for modules that they do not import."""
     run = loader.exec_module
@@ -156,19 +174,27 @@ def _left_out() -> list[str]:
 
 
 def offer(said: Callable[[Library], None]) -> Finder:
-    """Let this process find the stand-ins, until the finder is taken out of `sys.meta_path`, and what binaries have."""
+    """Let this process find the stand-ins, until `withdraw`, and what is said of operators in binaries."""
     finder = Finder(said)
     sys.meta_path.append(finder)
+    sys.meta_path.insert(0, FirstFinder(finder))  # type: ignore[arg-type]
     described.also(_kernels.describe)
     return finder
+
+
+def withdraw(finder: Finder) -> None:
+    """Take the finder out again, and what goes first for it."""
+    sys.meta_path[:] = [one for one in sys.meta_path if one is not finder and getattr(one, "last", None) is not finder]
 
 
 def sentence(library: str) -> str:
     """What a report says of a stand-in, such as that of "d2l 1.0.3", which a program has imported."""
     name = library.partition(" ")[0]
-    return (
-        f"{name} is not installed: the program ran with windtunnel's stand-in for part of {library} (--without {name})"
-    )
+    found = find(name)
+    installed = _binaries.version(found.distribution) if found is not None else ""
+    why = f"{name} {installed} has its kernels in a binary for GPUs" if installed else f"{name} is not installed"
+    instead = f"--without {name}{' takes the installed one' if installed else ''}"
+    return f"{why}: the program ran with windtunnel's stand-in for part of {library} ({instead})"
 
 
 def unanswered(library: str, what: str, instead: str = "leave it out") -> NoReturn:

@@ -1,14 +1,20 @@
-"""What is said where a library's own binary for GPUs ended a program: it is installed, and it cannot run here."""
+"""Binaries for GPUs in installed libraries, which cannot run here: who has one, what is said where it ends a run."""
 
 from __future__ import annotations
 
+import mmap
 import re
 from collections.abc import Iterator
+from importlib import metadata
+from importlib.machinery import PathFinder
+from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
 MODULE = re.compile(r"[/\\](?:site|dist)-packages[/\\](.*)\.py$")
 DESCRIBE = "describe what a kernel computes in a few lines (windtunnel.kernel, --kernels FILE)"
+NEEDS_CUDA = (b"libcudart.so", b"libtorch_cuda.so", b"libc10_cuda.so", b"libcuda.so")
+"""What such a binary is linked with."""
 CPU_BUILD = "install its build for the CPU, from where this machine's PyTorch comes"
 
 
@@ -33,8 +39,8 @@ ROWS = (
     ),
     Ended(
         "torchvision", re.compile("not compiled with (nvJPEG|GPU) support|(de|en)code_jpegs?_cuda"),
-        "torchvision's JPEG decoder and encoder for GPUs are nvJPEG's, which windtunnel does not run: decode on the CPU "
-        "and copy the images",
+        "torchvision's JPEG decoder and encoder for GPUs are nvJPEG's, which windtunnel does not run: decode on the "
+        "CPU and copy the images",
     ),
     Ended(
         "torchcodec", re.compile("Could not load (this library|libtorchcodec)"),
@@ -73,3 +79,33 @@ def _modules(trace: TracebackType | None) -> Iterator[str]:
         if found:
             yield found[1].replace("\\", "/")
         trace = trace.tb_next
+
+
+def version(distribution: str) -> str:
+    """That of an installed distribution, or ""."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def has_one(name: str, distribution: str) -> bool:
+    """Whether this library is installed and has a shared object that is linked with CUDA's libraries."""
+    spec = PathFinder.find_spec(name)
+    folders = [Path(place) for place in (spec.submodule_search_locations or ())] if spec is not None else []
+    found = {file for folder in folders for file in folder.rglob("*.so")}
+    if spec is not None:
+        try:
+            listed = metadata.files(distribution) or []
+        except metadata.PackageNotFoundError:
+            listed = []
+        found.update(Path(str(file.locate())) for file in listed if file.suffix == ".so")
+    return any(map(_needs_cuda, found))
+
+
+def _needs_cuda(file: Path) -> bool:
+    try:
+        with open(file, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return any(content.find(name) >= 0 for name in NEEDS_CUDA)
+    except (OSError, ValueError):  # it is gone, not readable, or empty
+        return False
