@@ -20,14 +20,14 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
-        ctx, q, k, v, cu_q, cu_k, most_q, most_k, p, scale, causal, window, used
+        ctx, q, k, v, cu_q, cu_k, most_q, most_k, p, scale, causal, window
     ):
         width = q.shape[-1]
         q, k, v = padded(q), padded(k), padded(v)
         left, right = (None if side < 0 else side for side in window)
         out, lse, *random, _ = aten._flash_attention_forward(
             q, k, v, cu_q, cu_k, most_q, most_k, p, causal, False,
-            scale=scale, window_size_left=left, window_size_right=right, seqused_k=used,
+            scale=scale, window_size_left=left, window_size_right=right,
         )  # fmt: skip
         ctx.save_for_backward(q, k, v, out, lse, cu_q, cu_k, *random)
         ctx.told = most_q, most_k, p, scale, causal, left, right, width
@@ -42,7 +42,7 @@ class _Attention(torch.autograd.Function):
             padded(grad.contiguous()), q, k, v, out, lse, cu_q, cu_k, most_q, most_k, p, causal, seed, unused,
             scale=scale, window_size_left=left, window_size_right=right,
         )  # fmt: skip
-        return (*(one[..., :width] for one in found), *[None] * 9)
+        return (*(one[..., :width] for one in found), *[None] * 8)
 
 
 def bounded(window: tuple[int, int], causal: bool) -> tuple[int, int]:
@@ -53,12 +53,8 @@ def bounded(window: tuple[int, int], causal: bool) -> tuple[int, int]:
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, most_q: int, most_k: int, p: float,
-    scale: float, causal: bool, window: tuple[int, int], used: Tensor | None = None,
+    scale: float, causal: bool, window: tuple[int, int],
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(result, logarithms of the sums) of [batch, tokens, heads, width], or of [tokens, heads, width] with `cu_q`.
-
-    Of each text's keys `used` are in use: such a cache has no gradients.
-    """
-    texts = cu_q, cu_k, most_q, most_k
-    result: tuple[Tensor, Tensor] = _Attention.apply(q, k, v, *texts, p, scale, causal, window, used)
+    """(result, logarithms of the sums) of [batch, tokens, heads, width], or of [tokens, heads, width] with `cu_q`."""
+    result: tuple[Tensor, Tensor] = _Attention.apply(q, k, v, cu_q, cu_k, most_q, most_k, p, scale, causal, window)
     return result

@@ -1,16 +1,17 @@
 """The program's own clock: `time.time()` and its kin follow the modelled host, so its timings are the GPU's.
 
-The standard library, PyTorch and ourselves keep real time, and so does what was bound before: their timeouts wait for
-other processes and threads, which are real.
+The standard library, PyTorch and ourselves keep real time: their timeouts wait for other processes and threads, which
+are real. Who reads the clock decides it, by whatever name and whenever that was imported.
 """
 
 from __future__ import annotations
 
+import datetime
 import sys
 import time
 import timeit
-from collections.abc import Callable
-from types import FrameType
+from collections.abc import Callable, Iterator
+from types import FrameType, ModuleType
 from typing import NamedTuple
 
 from windtunnel.machine.clock import HostThread
@@ -83,7 +84,42 @@ def patches(machine: Machine, host: Callable[[], HostThread], sites: Sites) -> l
     found += [Patch(time, "perf_counter", perf_counter), Patch(timeit, "default_timer", perf_counter)]
     found.append(Patch(timeit.Timer.__init__, "__defaults__", _with_timer(perf_counter)))
     found.append(Patch(time, "sleep", _sleep(machine, host, sites)))
-    return found
+    found += _dates(lambda frame: modelled("time", frame))
+    return [*found, *_bound_before(found)]
+
+
+def _bound_before(found: list[Patch]) -> Iterator[Patch]:
+    """The same for modules that took a clock by `from time import ...` before the emulation began."""
+    made = {id(getattr(owner, name)): value for owner, name, value in found if isinstance(owner, ModuleType)}
+    for module in list(sys.modules.values()):
+        if isinstance(module, ModuleType) and module.__name__.partition(".")[0] not in REAL:
+            for name, value in list(vars(module).items()):
+                if id(value) in made:
+                    yield Patch(module, name, made[id(value)])
+
+
+def _dates(now_ns: Callable[[FrameType], int]) -> list[Patch]:
+    """`datetime.now()` and `utcnow()`: the class is C's, and reads a clock of its own (`today()` reads `time.time()`)."""
+
+    def replaced(name: str, read: Callable[..., datetime.datetime]) -> Patch:
+        stock = vars(datetime.datetime)[name]
+
+        def method(cls: type[datetime.datetime], *args: object, **kwargs: object) -> datetime.datetime:
+            frame = sys._getframe(1)
+            if not _is_modelled(frame):
+                return stock.__get__(None, cls)(*args, **kwargs)  # type: ignore[no-any-return]
+            return read(cls, now_ns(frame) / SECOND_NS, *args, **kwargs)
+
+        method.__name__ = name
+        return Patch(datetime.datetime, name, classmethod(method))
+
+    def now(cls: type[datetime.datetime], seconds: float, tz: datetime.tzinfo | None = None) -> datetime.datetime:
+        return cls.fromtimestamp(seconds, tz)
+
+    def utcnow(cls: type[datetime.datetime], seconds: float) -> datetime.datetime:
+        return cls.fromtimestamp(seconds, datetime.UTC).replace(tzinfo=None)
+
+    return [replaced("now", now), replaced("utcnow", utcnow)]
 
 
 def _is_modelled(frame: FrameType) -> bool:

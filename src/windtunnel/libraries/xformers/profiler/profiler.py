@@ -67,6 +67,10 @@ class PyTorchProfiler:
         folder.mkdir(parents=True, exist_ok=True)
         worker = self.main_profiler.worker_name or _worker()
         profiler.export_chrome_trace(str(folder / f"{worker}.{time.time_ns()}.pt.trace.json.gz"))
+        self._analyze_trace(profiler)
+
+    def _analyze_trace(self, prof: torch.profiler.profile) -> None:
+        """What programs that extend it call: nothing here."""
 
     def __enter__(self) -> None:
         torch.cuda.synchronize()

@@ -6,7 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from windtunnel.libraries._flash import bounded
+
 from . import attn_bias as biases
+from ._flash import attention
 from ._lengths import _PaddedSeqLenInfo
 
 Tensor = torch.Tensor
@@ -133,8 +136,6 @@ class Flash(_Operator):
     @classmethod
     def apply(cls, inputs: Inputs, needs_gradient: bool) -> tuple[Tensor, Tensor]:
         """The result, and the logarithms of the sums."""
-        from windtunnel.libraries._flash import attention, bounded
-
         query, key, value, bias = (*map(_folded, inputs[:3]), inputs.bias)
         shape = inputs.query.shape
         if key.stride(2) == value.stride(2) == 0:  # one key for all heads, broadcast
@@ -144,10 +145,9 @@ class Flash(_Operator):
         begins_q, begins_k, most_q, most_k = inputs.texts or (None, None, query.shape[1], key.shape[1])
         if inputs.texts:
             query, key, value = (one.flatten(0, 1) for one in (query, key, value))
-        out, lse = attention(
-            query, key, value, begins_q, begins_k, most_q, most_k, inputs.p, scale, sight.causal,
-            bounded((sight.left, sight.right), sight.causal), inputs.used,
-        )  # fmt: skip
+        window = bounded((sight.left, sight.right), sight.causal)
+        texts = begins_q, begins_k, inputs.used, most_q, most_k
+        out, lse = attention(query, key, value, *texts, inputs.p, scale, sight.causal, window)
         return out.reshape(shape), lse
 
 
