@@ -104,7 +104,7 @@ def _dates(now_ns: Callable[[FrameType], int]) -> list[Patch]:
     def replaced(name: str, read: Callable[..., datetime.datetime]) -> Patch:
         stock = vars(datetime.datetime)[name]
 
-        def method(cls: type[datetime.datetime], *args: object, **kwargs: object) -> datetime.datetime:
+        def method(cls: type[datetime.datetime], /, *args: object, **kwargs: object) -> datetime.datetime:
             frame = sys._getframe(1)
             if not _is_modelled(frame):
                 return stock.__get__(None, cls)(*args, **kwargs)  # type: ignore[no-any-return]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from torch import nn
 
-from .profiler import MemSnapshotsProfiler, NsightProfiler, PyTorchProfiler, PyTorchProfiler_CUDAOnly, _Profiler
+from .profiler import (
+    MemSnapshotsProfiler,
+    NsightProfiler,
+    PyTorchProfiler,
+    PyTorchProfiler_CUDAOnly,
+    Schedule,
+    _Profiler,
+)
 
 DEFAULT_SCHEDULE = (
     (MemSnapshotsProfiler, 0, 2),
@@ -19,7 +23,7 @@ __all__ = ["DEFAULT_SCHEDULE", "profile", "step"]
 
 
 def profile(
-    output_dir: str, module: nn.Module | None = None, schedule: Sequence[tuple[Any, int, int]] = DEFAULT_SCHEDULE
+    output_dir: str, module: nn.Module | None = None, schedule: Schedule = DEFAULT_SCHEDULE
 ) -> _Profiler:  # fmt: skip
     """A context in which each profiler of (profiler, first step, step after its last) runs, and writes to a folder."""
     return _Profiler(output_dir, schedule, module)

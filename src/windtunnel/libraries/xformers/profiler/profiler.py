@@ -9,10 +9,10 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 import torch.cuda._memory_viz
@@ -76,9 +76,9 @@ class PyTorchProfiler:
         torch.cuda.synchronize()
         self.pytorch_profiler.__enter__()
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         torch.cuda.synchronize()
-        self.pytorch_profiler.__exit__(*error)
+        self.pytorch_profiler.__exit__(*error)  # type: ignore[arg-type]
 
     def step(self) -> None:
         """A step has ended."""
@@ -115,12 +115,25 @@ class MemSnapshotsProfiler:
         """A step has ended."""
 
 
+class _Running(Protocol):
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def step(self) -> None:
+        """A step has ended."""
+
+
+Schedule = Sequence[tuple[Callable[["_Profiler"], _Running], int, int]]
+"""(profiler, first step, step after its last)"""
+
+
 class _Profiler:
     """Starts and ends each profiler of a schedule at its steps."""
 
     _CURRENT_PROFILER: ClassVar[_Profiler | None] = None
 
-    def __init__(self, output_dir: str, schedule: Sequence[tuple[Any, int, int]], module: nn.Module | None) -> None:
+    def __init__(self, output_dir: str, schedule: Schedule, module: nn.Module | None) -> None:
         for _, begin, end in schedule:
             assert begin >= 0, f"Begin step of profiler must be non-negative, found: {begin}"
             assert begin < end, f"Start must be before the end, found: begin={begin} and end={end}"
@@ -133,7 +146,7 @@ class _Profiler:
         self.done_steps = 0
         self.last_step = self.schedule[-1][2] if self.schedule else 0
         self.summary: list[tuple[str, str]] = []
-        self._running: dict[int, Any] = {}
+        self._running: dict[int, _Running] = {}
 
     def _create_output_filename(self, filename: str) -> Path:
         if not self.worker_name:

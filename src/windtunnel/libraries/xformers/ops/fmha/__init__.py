@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 
@@ -15,6 +15,7 @@ from .attn_bias import AttentionBias, BlockDiagonalMask, LowerTriangularMask
 
 LIBRARY = "xformers 0.0.31"
 Tensor = torch.Tensor
+Bias = Tensor | AttentionBias | None
 AttentionOp = tuple[type[_Operator] | None, type | None]
 MemoryEfficientAttentionCutlassOp = (cutlass.FwOp, cutlass.BwOp)
 MemoryEfficientAttentionFlashAttentionOp = (flash.FwOp, flash.BwOp)
@@ -31,7 +32,7 @@ def __getattr__(name: str) -> NoReturn:
 
 
 def _inputs(
-    query: Tensor, key: Tensor, value: Tensor, bias: Any, p: float, scale: float | None, output_dtype: object
+    query: Tensor, key: Tensor, value: Tensor, bias: Bias, p: float, scale: float | None, output_dtype: object
 ) -> Inputs:
     if output_dtype not in (None, query.dtype):
         unanswered(LIBRARY, "memory_efficient_attention with output_dtype")

@@ -40,9 +40,8 @@ def flash_bwd(
 
 @flash_fwd.register_fake
 def _(query, key, value, cu_seqlens_q, *others):  # type: ignore[no-untyped-def]
-    shape = (query.shape[1], query.shape[0])
-    if cu_seqlens_q is None:
-        shape = (query.shape[0], query.shape[2], query.shape[1])
+    batch = () if cu_seqlens_q is not None else query.shape[:1]
+    shape = (*batch, query.shape[-2], query.shape[-3])
     lse = query.new_empty(shape, dtype=torch.float32)
     return torch.empty_like(query), lse, query.new_empty(2, dtype=torch.uint64)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -25,7 +25,7 @@ class Inputs(NamedTuple):
     query: Tensor
     key: Tensor
     value: Tensor
-    bias: Any
+    bias: Tensor | biases.AttentionBias | None
     p: float
     scale: float | None
 
@@ -126,8 +126,8 @@ class Flash(_Operator):
         if dense(bias) is not None:
             reasons.append(f"attn_bias type is {type(bias)}")
         reasons += _aligned("query", query, 8)
-        causal = isinstance(bias, biases.BlockDiagonalCausalMask)
-        if causal and bias.q_seqinfo.seqstart_py != bias.k_seqinfo.seqstart_py:
+        causal = bias if isinstance(bias, biases.BlockDiagonalCausalMask) else None
+        if causal is not None and causal.q_seqinfo.seqstart_py != causal.k_seqinfo.seqstart_py:
             reasons.append("Only support BlockDiagonalCausalMask if equal numbers of keys and queries")
         if isinstance(bias, biases.LowerTriangularMask) and query.shape[1] != key.shape[1]:
             reasons.append("Only support LowerTriangularMask if equal number ofkeys and queries")
@@ -201,7 +201,9 @@ class Cutlass(_Operator):
 def _groups(inputs: Inputs) -> list[Inputs]:
     """Each group of heads by itself."""
     bias = inputs.bias
-    parts: list[Any] = [bias] * inputs.query.shape[2] if not isinstance(bias, Tensor) else list(bias.unbind(1))
+    parts: list[Tensor | biases.AttentionBias | None] = (
+        [bias] * inputs.query.shape[2] if not isinstance(bias, Tensor) else list(bias.unbind(1))
+    )
     own = zip(*(one.unbind(2) for one in inputs[:3]), parts, strict=True)
     return [Inputs(q, k, v, part, inputs.p, inputs.scale) for q, k, v, part in own]
 

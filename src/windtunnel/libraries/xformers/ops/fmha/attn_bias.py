@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import NamedTuple, NoReturn, Self
 
 import torch
 
@@ -138,7 +138,7 @@ class _Blocks(AttentionBias):
     """Texts one behind another, of which each sees itself."""
 
     q_seqinfo: _SeqLenInfo
-    k_seqinfo: Any
+    k_seqinfo: _SeqLenInfo
 
     def to(self, device: Device) -> Self:
         """The same on another device."""
