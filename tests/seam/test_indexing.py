@@ -117,3 +117,17 @@ def test_a_number_is_written_through_indices_inside_vmap(levels: int, session: S
     found = work(columns)
     assert found.device.type == "cuda"
     assert found.reshape(2, 4).tolist() == [[1, 0, 1, 0], [0, 1, 0, 1]]
+
+
+@pytest.mark.parametrize("index", [[0, 2], torch.tensor([0, 2]), torch.tensor([True, False, True])])
+def test_a_number_on_a_device_is_written_into_a_host_tensor(session: Session, index: Any) -> None:
+    """`_index_put_impl_` brings a value without dimensions to the tensor's device; any other is an error."""
+    losses, loss = torch.zeros(3, device="cpu"), torch.tensor(2.0, device="cuda")
+    since = len(session.trace)
+    losses[index] = loss
+    assert any("DtoH" in row.signature.name for row in session.trace.since(since))
+    assert losses.tolist() == [2.0, 0.0, 2.0]
+    with pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cpu!"):
+        losses[index] = loss.expand(2)
+    with pytest.raises(RuntimeError, match="indices should be either on cpu or on the same device"):
+        losses[torch.tensor([0, 2], device="cuda")] = loss

@@ -99,7 +99,7 @@ def _bound_before(found: list[Patch]) -> Iterator[Patch]:
 
 
 def _dates(now_ns: Callable[[FrameType], int]) -> list[Patch]:
-    """`datetime.now()` and `utcnow()`: the class is C's, and reads a clock of its own (`today()` reads `time.time()`)."""
+    """`datetime.now()` and `utcnow()`: the class is C's and reads a clock of its own; `today()` asks `time.time()`."""
 
     def replaced(name: str, read: Callable[..., datetime.datetime]) -> Patch:
         stock = vars(datetime.datetime)[name]

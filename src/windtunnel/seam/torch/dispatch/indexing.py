@@ -50,6 +50,10 @@ def _indexed(
     if device >= 0 and any(tag_of(value).device == CPU for value in given) and not _vmapped():
         with dispatch.parts:
             args = brought(dispatch.state, args, device)
+    elif device == CPU and rest and tag_of(rest[0]).device >= 0 and not _vmapped():
+        if all(tag_of(index).device < 0 for index in indices if index is not None):
+            with dispatch.parts:
+                args = (tensor, indices, _number(dispatch.state, rest[0]), *rest[1:])
     return inner(dispatch, plan, func, args, kwargs)
 
 
@@ -104,6 +108,13 @@ def _vmapped() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _number(state: State, value: Tensor) -> Tensor:
+    """A number on a device that is written to a tensor on the host; tensors there are not."""
+    if value.dim():
+        raise two_devices(tag_of(value).device, CPU)
+    return move(state, value, CPU)
 
 
 def _value(state: State, indices: Sequence[Tensor | None], value: Tensor, accumulates: bool, device: int) -> Tensor:
