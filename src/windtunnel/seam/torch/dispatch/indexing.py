@@ -50,10 +50,9 @@ def _indexed(
     if device >= 0 and any(tag_of(value).device == CPU for value in given) and not _vmapped():
         with dispatch.parts:
             args = brought(dispatch.state, args, device)
-    elif device == CPU and rest and tag_of(rest[0]).device >= 0 and not _vmapped():
-        if all(tag_of(index).device < 0 for index in indices if index is not None):
-            with dispatch.parts:
-                args = (tensor, indices, _number(dispatch.state, rest[0]), *rest[1:])
+    elif device == CPU and rest and _alone_there(rest[0], indices) and not _vmapped():
+        with dispatch.parts:
+            args = (tensor, indices, _number(dispatch.state, rest[0]), *rest[1:])
     return inner(dispatch, plan, func, args, kwargs)
 
 
@@ -108,6 +107,11 @@ def _vmapped() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _alone_there(value: Tensor, indices: Sequence[Tensor | None]) -> bool:
+    """Whether the value lies on a device and no index does."""
+    return tag_of(value).device >= 0 and all(tag_of(index).device < 0 for index in indices if index is not None)
 
 
 def _number(state: State, value: Tensor) -> Tensor:
