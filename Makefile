@@ -49,6 +49,7 @@ help-all: help
 	@echo "make bench            what emulation costs, as ratios to plain CPU, and what the comparison of ranks costs"
 	@echo "make bench-compiled   what compiled programs cost beside PyTorch's own share of it; half an hour (ARGS=\"--only Trainer\")"
 	@echo "make bench-cuda       CUDA C++ kernels beside PyTorch's operations on one core, with checks and without; minutes"
+	@echo "make walks            the functions that an operation walks through in steady state, and changes from file to file"
 	@echo "make bench-operators  operators emulated a second, and predicted time by their number"
 	@echo "make bench-cluster    clusters of 8 to 4,096 GPUs that a few processes play: their processor time and memory; minutes"
 	@echo "make bench-long       memory of runs of up to five million operators and of their reports, and the reports' time; minutes"
@@ -212,6 +213,9 @@ bench-cuda: environment-cuda
 
 bench-operators: environment
 	$(RUN) -m benchmarks.bench_operators $(ARGS)
+
+walks: environment
+	$(RUN) -m tools.walks
 
 bench-cluster: environment
 	$(RUN) -m benchmarks.bench_cluster $(ARGS)
