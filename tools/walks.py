@@ -15,6 +15,8 @@ from types import FrameType
 from typing import NamedTuple
 
 PACKAGE = str(Path(__file__).parents[1] / "src" / "windtunnel") + os.sep
+GAPS = os.path.join("state", "host_work.py")
+"""What looks at long gaps between operators, which there are since a profiler is slow."""
 WARM = 300
 """So often an operation runs before it is counted: its plan, price and memory are known then, and races of streams are
 looked at no more where the program has shown none."""
@@ -48,7 +50,7 @@ def walked(operation: Callable[[], object]) -> Walk:
 
     def note(frame: FrameType, event: str, argument: object) -> None:
         file = frame.f_code.co_filename
-        if event == "call" and file.startswith(PACKAGE):
+        if event == "call" and file.startswith(PACKAGE) and not file.endswith(GAPS):
             files.append(file)
 
     sys.setprofile(note)
