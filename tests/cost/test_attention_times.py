@@ -136,3 +136,13 @@ def test_time_does_not_fall_when_texts_grow(length, more, dim, heads, key, causa
     short = us(of, forward(2, heads, length, dim, is_causal=causal))
     long = us(of, forward(2, heads, length + more, dim, is_causal=causal))
     assert long >= 0.92 * short
+
+
+@pytest.mark.parametrize("cost_model", [A100, H100])
+@pytest.mark.parametrize(
+    ("batch", "heads", "keys", "dim"), [(16, 32, 2048, 128), (1, 32, 4096, 128), (64, 8, 1024, 64)]
+)
+def test_fewer_queries_never_take_longer(cost_model, batch, heads, keys, dim):
+    """One query fills the same block as sixty-four."""
+    times = [us(cost_model, forward(batch, heads, queries, dim, keys=keys)) for queries in (1, 2, 8, 64, 256, 2048)]
+    assert times == sorted(times)

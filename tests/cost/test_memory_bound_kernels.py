@@ -117,3 +117,18 @@ def test_a_likelihood_over_rows_waits_for_the_one_block_that_goes_through_them(c
     assert us((32768,)) < 10.0
     assert us(()) == pytest.approx(waits_us, abs=8.0)
     assert us((), 65536) == us(())
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype", "published_us"),
+    [(8192, 1536, "float32", 308), (6144, 1536, "float32", 237), (8192, 1024, "float32", 212)],
+)
+def test_the_backward_pass_of_newer_layer_norms_is_bound_by_its_elements(rows, columns, dtype, published_us):
+    """pytorch/pytorch#87445: forward and backward on an A100."""
+    a100 = CostModel(gpus.find("A100-SXM4-40GB"), (12, 4))
+    x, weight = (rows, columns), (columns,)
+    forward = norm("aten::native_layer_norm", x, dtype=dtype)
+    shapes = (x, x, (rows, 1), (rows, 1), weight, weight, x, weight, weight)
+    backward = Signature("aten::native_layer_norm_backward", shapes, (dtype,) * 9, 6)
+    found = sum(a100.kernel(one).duration_ns for one in (forward, backward)) / 1000
+    assert found == pytest.approx(published_us, rel=0.5)

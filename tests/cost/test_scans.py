@@ -86,3 +86,23 @@ def test_a_gather_from_a_long_row_takes_a_sector_for_each_element():
 
     assert gather(1 << 28) > 1.8 * gather(1 << 14, 1 << 14)
     assert gather(1 << 20) == pytest.approx(gather(1 << 10, 1 << 10), rel=0.05)  # L2 holds it
+
+
+@pytest.mark.parametrize(("columns", "published_ms"), [(2, 83.6), (4, 137.4), (8, 244.8), (16, 332.4), (32, 337.9)])
+def test_a_scan_down_columns_waits_for_each_sector(columns, published_ms):
+    """pytorch/pytorch#122170, on a GPU that it does not name: a row of few columns finds its sector in L1."""
+    shape = (1 << 20, columns)
+    t4 = CostModel(gpus.find("T4"), (12, 1))
+    signature = Signature("aten::cumsum", (shape, shape), ("float32",) * 2, 1, detail=(("dim", 0),))
+    assert t4.kernel(signature).duration_ns / 1e6 == pytest.approx(published_ms, rel=0.4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "published_us"),
+    [((1024, 1024), 130), ((4096, 4096), 625), ((1024, 65536), 2018), ((10000, 65536), 12768)],
+)
+def test_a_scan_that_keeps_places_has_as_many_threads_a_row_as_others(shape, published_us):
+    """FlagOpen/FlagGems#683 on an A100."""
+    a100 = CostModel(A100.gpu, (13, 0))
+    signature = Signature("aten::cummax", (shape, shape, shape), ("float16", "float16", "int64"), 1)
+    assert a100.kernel(signature).duration_ns / 1000 == pytest.approx(published_us, rel=0.4)

@@ -46,6 +46,8 @@ def facts_of(gpu):
         facts -= {"price_usd_per_hour"}
     if gpu.sustained_share == 1.0:
         facts -= {"sustained_share"}
+    if gpu.clock_share == 1.0:
+        facts -= {"clock_share"}
     if gpu.peer_access:
         facts -= {"peer_access"}
     return facts

@@ -79,7 +79,7 @@ def read(name: str) -> list[Recording]:
     with gzip.open(FOLDER / name, "rt", encoding="utf-8") as file:
         for line in file:
             row = json.loads(line)
-            signatures = tuple(signature(one) for one in row["signatures"])
+            signatures = laid_out(tuple(signature(one) for one in row["signatures"]))
             cuda = (int(row["cuda"][0]), int(row["cuda"][1]))
             one = Recording(row["model"], row["gpu"], row["group"], cuda, row["ms"], signatures, tuple(row["order"]))
             found.append(one)
@@ -90,6 +90,17 @@ def signature(of: list[Any]) -> Signature:
     """A signature from what JSON holds of it."""
     shapes, dtypes, detail = tuple(map(tuple, of[1])), tuple(of[2]), tuple((key, value) for key, value in of[-1])
     return Signature._make((of[0], shapes, dtypes, *of[3:-1], detail))
+
+
+def laid_out(signatures: tuple[Signature, ...]) -> tuple[Signature, ...]:
+    """Norms of images in channels last say so where the convolutions do: recordings of before did not."""
+    last = ("channels_last", 1)
+    if not any(last in one.detail for one in signatures if "convolution" in one.name):
+        return signatures
+    return tuple(
+        one._replace(detail=(*one.detail, last)) if "batch_norm" in one.name and last not in one.detail else one
+        for one in signatures
+    )
 
 
 def work(trace: Trace, begin: int, end: int | None = None) -> tuple[list[Signature], list[int]]:

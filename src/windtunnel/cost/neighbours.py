@@ -32,11 +32,11 @@ SOFTEN = 0.05
 """Added to squared distances (in factors of two), so that no single kernel decides alone."""
 REACH = 2.0
 """How far a correction holds, in factors of two of a size; further away it fades with the square of the distance."""
-_BY_NAME = ("norm", "softmax", "embedding", "index", "scan", "random", "foreach", "optimizer")
+_BY_NAME = ("norm", "softmax", "embedding", "index", "scan", "sort", "random", "foreach", "optimizer")
 """Classes whose operators are kernels of their own each."""
 _BY_FORM = ("elementwise", "activation", "copy", "fill", "reduction")
 """Classes whose operators are the same kernel with another function in it, at most in another form."""
-_ON_ANOTHER = ("scan", "index", "random")
+_ON_ANOTHER = ("scan", "sort", "index", "random")
 """Classes whose families are fitted on another GPU of the generation (an H20): corrected on the measured one alone."""
 
 
@@ -157,7 +157,7 @@ def _rows(problem: Problem, class_name: str) -> tuple[float, ...]:
     if class_name == "norm" and "backward" in problem.name and len(problem.inputs) > 1:
         x = problem.inputs[1]
     total = sum(prod(shape) for shape in problem.inputs) if class_name in ("foreach", "optimizer") else prod(x)
-    if class_name in ("norm", "softmax", "scan"):
+    if class_name in ("norm", "softmax", "scan", "sort"):
         row = x[1] if "batch_norm" in problem.name and len(x) > 1 else x[-1]
         if "layer_norm" in problem.name or "rms_norm" in problem.name:
             row = streams.row_of(problem)
@@ -174,7 +174,8 @@ def _attention(problem: Problem, words: str) -> Place | None:
     if found is None:
         return None
     mask = (" causal" if found.causal else "") + (" masked" if found.masked else "")
-    sizes = (found.texts * found.heads, found.queries, found.keys, found.dim)
+    queries = max(found.queries, attention.TILE_ROWS // 2)  # fewer make the same blocks
+    sizes = (found.texts * found.heads, queries, found.keys, found.dim)
     return Place(f"{words}{mask} {8 * problem.item_bytes}", tuple(log2(max(1, size)) for size in sizes))
 
 

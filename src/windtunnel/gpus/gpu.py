@@ -32,7 +32,8 @@ class Gpu:
     fp16, bf16, fp8 and fp4 are tensor-core rates from compute capability 7.0 on. `nvlink_bandwidth_bytes_per_s` is 0
     without NVLink. `peer_access` says whether two of them may read one another's memory (`cudaDeviceCanAccessPeer`);
     where not, copies between them go through the host. `sustained_share` is what the card keeps under load of what the
-    same chip does with more power, 1.0 where nothing else is published. `sources` says for each fact where it is from.
+    same chip does with more power, 1.0 where nothing else is published; `clock_share` is at which part of `clock_mhz`
+    it runs kernels that need little power. `sources` says for each fact where it is from.
     """
 
     key: str
@@ -62,12 +63,18 @@ class Gpu:
     sources: Mapping[str, str] = field(compare=False, repr=False, default_factory=dict)
     price_usd_per_hour: float | None = None
     sustained_share: float = 1.0
+    clock_share: float = 1.0
     peer_access: bool = True
 
     @property
     def has_tensor_cores(self) -> bool:
         """Whether matrix products of half precision run on tensor cores (compute capability 7.0 and later)."""
         return self.compute_capability >= (7, 0)
+
+    @property
+    def cycles_per_us(self) -> float:
+        """The cycles of a multiprocessor in a microsecond of a kernel that needs little power."""
+        return self.clock_mhz * self.clock_share
 
     def is_peer(self, other: Gpu) -> bool:
         """Whether one GPU of this model and one of the other may read one another's memory."""

@@ -54,17 +54,31 @@ are here where cuDNN has no depthwise kernel for their filter (`direct_convoluti
 VOLUMES_OF_FEW = (0.25, 0.31)
 """Shares of the bandwidth and of the FP32 rate that volumes of up to four channels reach, with TF32 allowed or not: an
 H200 (`make hardware`) and eight other GPUs (KernelBench level1/59). Between GPUs they differ by a factor of two."""
-TRANSPOSED_VOLUMES = 0.36
-"""What transposed volumes of stride 1 reach of the others' rate: an H200 and nine rows of KernelBench level1/61."""
+FEW_CYCLES = (0.65, 0.0165)
+"""Cycles of an SM for a result of a plane of few channels in 32 bits, and for each element of its filter: an H200's
+filters of 3x3 to 11x11 (`make hardware`)."""
+TF32_CONVERSION = (0.9, 12.0)
+"""What conversions of layout in 32 bits reach: of the bandwidth of additions, and bytes of an SM in a cycle. An H200's
+convolutions with channels first and last, of which 16 differ by both tensors' conversion for each product."""
+TF32_FIRST = 0.28
+"""What kernels of channels first reach of the rate of those of channels last in TF32: an H200's long lines."""
+TF32_LAST = {"hopper": 0.95, "blackwell": 0.3}
+"""What convolutions of channels last in TF32 reach of the products' rate, of generations without such whole models: an
+H200's planes, and KernelBench's transposed ones on a B200, whose cuDNN had no kernels of its own for it."""
+DILATED_STRIDES = 0.55
+"""What strided transposed convolutions reach in TF32 where they are dilated: KernelBench level1/77 on an A100, L40S."""
+TRANSPOSED_FP32 = 0.4
+"""What transposed convolutions reach of a gradient's rate without tensor cores: an H200's, KernelBench's on a T4."""
+TRANSPOSED_VOLUMES = {"tf32": 0.14}
+"""What transposed volumes of stride 1 reach of the others' rate, and where nothing is published: an H200's in TF32 and
+KernelBench level1/61."""
+OTHER_VOLUMES = 0.36
 LEAST_CHANNELS = 16
 """Kernel size for which Winograd's transforms pay."""
 
 
 class Sizes(NamedTuple):
-    """Batch, channels and positions of the wide and the deep tensor, groups, and positions of the kernel.
-
-    `skips` is whether the gradient of the data leaves out what strides skip.
-    """
+    """Batch, channels and positions of the wide and the deep tensor, groups, positions of the kernel, dimensions."""
 
     batch: int
     wide: int
@@ -73,7 +87,13 @@ class Sizes(NamedTuple):
     deep_positions: int
     groups: int
     kernel: int
-    skips: bool
+    dims: int
+    dilated: bool
+
+    @property
+    def is_strided(self) -> bool:
+        """Whether the deep tensor has at most half as many positions."""
+        return 2 * self.deep_positions <= self.wide_positions
 
 
 def sizes(problem: Problem) -> tuple[Sizes, tuple[str, ...]] | None:
@@ -96,8 +116,9 @@ def sizes(problem: Problem) -> tuple[Sizes, tuple[str, ...]] | None:
         return None
     wide, deep = (out, x) if transposed else (x, out)
     groups = max(1, wide[1] // weight[1])
-    skips = set(direct_convolutions.numbers(dict(signature.detail).get("dilation"))) == {1}
-    return Sizes(x[0], wide[1], prod(wide[2:]), deep[1], prod(deep[2:]), groups, prod(weight[2:]), skips), kinds
+    dilated = set(direct_convolutions.numbers(dict(signature.detail).get("dilation"))) != {1}
+    positions = prod(wide[2:]), deep[1], prod(deep[2:])
+    return Sizes(x[0], wide[1], *positions, groups, prod(weight[2:]), len(x) - 2, dilated), kinds
 
 
 def padded(channels: int, tensor_cores: bool) -> int:
@@ -107,12 +128,12 @@ def padded(channels: int, tensor_cores: bool) -> int:
     return 4 if channels <= 4 else -(-channels // 8) * 8
 
 
-def product_of(kind: str, of: Sizes, item: int, tensor_cores: bool) -> products.Product:
-    """The product that a convolution of this kind is."""
+def product_of(kind: str, of: Sizes, item: int, tensor_cores: bool, skipped: bool = True) -> products.Product:
+    """The product that a convolution of this kind is; `skipped` is whether it leaves out what strides skip."""
     wide, deep = padded(of.wide // of.groups, tensor_cores), padded(of.deep // of.groups, tensor_cores)
     outside, inside = of.batch * of.deep_positions, of.batch * of.wide_positions
     if kind == "data":
-        left = min(1.0, of.deep_positions / of.wide_positions) if of.skips else 1.0
+        left = min(1.0, of.deep_positions / of.wide_positions) if skipped else 1.0
         depth = max(1, round(deep * of.kernel * left))
         return products.Product(of.groups, inside, wide, depth, item, min(1.0, outside * deep / (inside * depth)))
     distinct = min(1.0, of.wide_positions / (of.deep_positions * of.kernel))
@@ -125,7 +146,7 @@ def takes_winograd(of: Sizes, problem: Problem) -> bool:
     """Whether cuDNN may choose Winograd's transforms in FP32: ungrouped 3x3 kernels of stride 1."""
     weight = problem.inputs[2 if problem.name.endswith("_backward") else 1]
     large = min(of.wide, of.deep) >= LEAST_CHANNELS
-    return weight[2:] == (3, 3) and of.groups == 1 and large and 2 * of.deep_positions > of.wide_positions
+    return weight[2:] == (3, 3) and of.groups == 1 and large and not of.is_strided
 
 
 def price(problem: Problem) -> Price | None:
@@ -140,18 +161,42 @@ def price(problem: Problem) -> Price | None:
     gpu = problem.gpu
     reached, fitted = share_of("convolution", problem.precision, gpu.generation)
     floor = shortest_ns(classify(problem.signature.name), gpu.generation)
+    if problem.precision == "tf32":
+        reached = TF32_LAST.get(gpu.generation, reached)
     part = reached / row[0].scale
-    volumes = len(problem.inputs[0]) == 5 and not problem.name.endswith("_backward")
-    if volumes and kinds == ("forward",) and of.wide // of.groups <= direct_convolutions.MOST_CHANNELS:
+    few = kinds == ("forward",) and of.wide // of.groups <= direct_convolutions.MOST_CHANNELS
+    if few and of.dims == 3:
         total = _few_channels_ns(problem)
     else:
-        if volumes and kinds == ("data",) and 2 * of.deep_positions > of.wide_positions:
-            part *= TRANSPOSED_VOLUMES
-        total = sum(_kind_ns(kind, of, problem, row[0], part) for kind in kinds)
+        total = sum(_kind_ns(kind, of, problem, row[0], part * transposed_share(of, problem)) for kind in kinds)
+    if few and of.dims == 2 and of.kernel > 1 and problem.item_bytes == 4:
+        total = max(total, _few_results_ns(of, problem))
     total = max(total, floor) + streams.bias_ns(problem)
     if not direct_convolutions.is_of_networks(problem):
         return Price(total, floor, band("convolutions, others", "borrowed"))
     return Price(total, floor, band("convolutions", "own generation" if fitted else "borrowed"))
+
+
+def transposed_share(of: Sizes, problem: Problem) -> float:
+    """What transposed convolutions reach of the rate of the gradients that they are."""
+    if not flops.is_set(problem.signature, "transposed") or problem.name.endswith("_backward"):
+        return 1.0
+    if problem.precision == "fp32":
+        return TRANSPOSED_FP32
+    if of.is_strided:
+        return DILATED_STRIDES if of.dilated and skips(of, problem) else 1.0
+    return TRANSPOSED_VOLUMES.get(problem.precision, OTHER_VOLUMES) if of.dims == 3 else 1.0
+
+
+def skips(of: Sizes, problem: Problem) -> bool:
+    """Whether a gradient of the data leaves out what strides skip.
+
+    Kernels for tensor cores do not with dilated groups, and in TF32 Hopper's only do in volumes without dilation: an
+    H200's times are those of all elements at the rate of others.
+    """
+    if problem.precision == "tf32" and problem.gpu.generation == "hopper":
+        return of.dims == 3 and not of.dilated
+    return problem.precision == "fp32" or of.groups == 1 or not of.dilated
 
 
 def _few_channels_ns(problem: Problem) -> float:
@@ -162,22 +207,37 @@ def _few_channels_ns(problem: Problem) -> float:
     return 1e9 * max(size / (moved * gpu.memory_bandwidth_bytes_per_s), work / (rate * gpu.peak_flops["fp32"]))
 
 
+def _few_results_ns(of: Sizes, problem: Problem) -> float:
+    """The forward pass of planes of few channels, whose results bound it: no tile is full."""
+    result, element = FEW_CYCLES
+    results = of.batch * of.deep * of.deep_positions
+    cycles = result + element * of.kernel * (of.wide // of.groups)
+    return 1000.0 * results * cycles / (problem.gpu.sm_count * problem.gpu.cycles_per_us)
+
+
 def _kind_ns(kind: str, of: Sizes, problem: Problem, row: products.ProductFit, part: float) -> float:
     """The time of one product of a convolution, with the conversions of layout around it."""
     tensor_cores = problem.gpu.has_tensor_cores and problem.precision != "fp32"
-    transposed = kind == "data" and not problem.name.endswith("_backward")
-    converted = tensor_cores and (problem.precision != "tf32" or transposed)
-    first = converted and ("channels_last", 1) not in problem.signature.detail
-    product = product_of(kind, of, problem.item_bytes, tensor_cores)
+    takes_last = tensor_cores and (problem.precision != "tf32" or is_converted(of))
+    first = takes_last and ("channels_last", 1) not in problem.signature.detail
+    product = product_of(kind, of, problem.item_bytes, tensor_cores, skips(of, problem))
+
+    spread = kind == "data" and of.is_strided and not problem.name.endswith("_backward")
+    thin = of.dims == 2 and not spread
 
     def length_ns(share: float, slower: float = 1.0) -> float:
-        planar = len(problem.inputs[0]) == 4
-        least_us, time_us = products.length_us(product, problem, row, part * share, thin=planar)
+        least_us, time_us = products.length_us(product, problem, row, part * share, thin=thin)
         return 1000.0 * (least_us + slower * time_us)
 
+    if problem.precision == "tf32":
+        packed = of.groups > 1 and not of.dilated and of.dims < 3 and not problem.name.endswith("_backward")
+        slower = 1.0 / fitted_share(last_name(of)) if packed else 1.0
+        last = length_ns(fitted_share("backward") if kind != "forward" else 1.0, slower)
+        converted = last + (_conversion_ns(of, problem) if first else 0.0)
+        return converted if not first or (kind == "data" and of.is_strided) else min(length_ns(TF32_FIRST), converted)
     if kind != "forward":
         return length_ns(fitted_share("backward")) + (_conversion_ns(of, problem) if first else 0.0)
-    if not tensor_cores or problem.precision == "tf32":
+    if not tensor_cores:
         return length_ns(1.0)
     if problem.cuda_version < NO_CONVERSION:
         return length_ns(1.0) + (_conversion_ns(of, problem) if first else 0.0)
@@ -185,6 +245,11 @@ def _kind_ns(kind: str, of: Sizes, problem: Problem, row: products.ProductFit, p
     if not first:
         return last + _moved_twice_ns(padded_elements(of), problem)
     return min(length_ns(fitted_share("channels first")), last + _conversion_ns(of, problem))
+
+
+def is_converted(of: Sizes) -> bool:
+    """Whether TF32 takes channels last: 1x1 kernels and images of few channels have kernels for channels first."""
+    return of.kernel > 1 and of.wide // of.groups > direct_convolutions.MOST_CHANNELS
 
 
 def last_name(of: Sizes) -> str:
@@ -211,4 +276,7 @@ def _conversion_ns(of: Sizes, problem: Problem) -> float:
 def _moved_twice_ns(elements: int, problem: Problem) -> float:
     """What reading and writing so many elements takes, in another layout or with other channels."""
     size = 2.0 * problem.item_bytes * elements
-    return 1e9 * size / (fitted_share("conversion") * streams.bandwidth(problem.gpu))
+    if problem.precision != "tf32":
+        return 1e9 * size / (fitted_share("conversion") * streams.bandwidth(problem.gpu))
+    gpu, (share, per_clock) = problem.gpu, TF32_CONVERSION
+    return 1e9 * size / min(share * streams.bandwidth(gpu), per_clock * 1e6 * gpu.clock_mhz * gpu.sm_count)

@@ -11,6 +11,7 @@ every tile of `TILES` and every split of k that a library would try is priced, a
   weights, and their jump in time on an L40S lies where six weights fill its L2. On A100, H100 and B200 it lies at half
   of the listed size (`l2_share`): their L2 has two partitions, and each caches what its own SMs read.
 - Splitting k fills the GPU where tiles are few, and costs the sum over the parts.
+- Products of one step along k in 32 bits write their results one after the other, as fast as memory takes them.
 - Results of few columns and short rows of operands ("thin") make many blocks that are small enough to share an SM and
   hide each other's waits: memory bounds them, or the tensor cores at half their rate.
 - Large work lowers the clock, since power is limited.
@@ -270,12 +271,15 @@ def time_us(product: Product, rates: Rates, constants: ProductConstants) -> floa
 
 
 def thin_us(product: Product, rates: Rates, constants: ProductConstants) -> float:
-    """The time without the floor of a thin result whose blocks share the SMs; infinite for others."""
+    """The time without the floor of a thin result whose blocks share the SMs, or of one step along k in 32 bits."""
     batch, m, n, k, item, distinct, _ = product
-    if batch > 1 or min(m, n) > THIN or k > THIN_DEPTH:
+    shallow = item == 4 and k * item <= STEP_BYTES
+    if batch > 1 or (min(m, n) > THIN and not shallow) or k > THIN_DEPTH:
         return math.inf
     size = item * (distinct * m * k + k * n + m * n)
     multiply_us = 2.0 * m * n * k / (THIN_RATE * constants.efficiency * rates.flops * rates.sm_count)
+    if shallow:  # no loop along k: one block writes while another multiplies
+        return float(size / rates.memory_bytes + THIN_RATE * multiply_us + constants.prologue_us + constants.lag_us)
     chain_us = math.ceil(k * item / STEP_BYTES) * constants.step_us + constants.prologue_us + constants.lag_us
     return float(chain_us + max(size / rates.memory_bytes, multiply_us))
 

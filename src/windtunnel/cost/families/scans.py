@@ -1,12 +1,13 @@
 """Scans, sorts, and what chooses elements: cumulative sums and extremes, `sort`, `topk`, `nonzero`, `unique`.
 
 - A scan along the rows of a matrix gives each block of 512 threads some rows (ATen's ScanUtils.cuh: 16 to 512 threads a
-  row, by the logarithms of both sides; 16 where it keeps places). In each turn of its loop a block scans twice as many
-  elements of a row as threads have it, in 2 log2(threads) + 1 steps between barriers. A turn of the blocks that share a
-  multiprocessor takes so many cycles:
+  row, by the logarithms of both sides; in older versions 16 where it keeps places). In each turn of its loop a block
+  scans twice as many elements of a row as threads have it, in 2 log2(threads) + 1 steps between barriers. A turn of the
+  blocks that share a multiprocessor takes so many cycles:
 
       wait + wait_step * steps + blocks * (turn + turn_step * steps)
-- A scan along another dimension gives each thread a column, through which it goes load by load.
+- A scan along another dimension gives each thread a column, through which it goes load by load. A sector serves as many
+  rows as it holds.
   One long row is CUB's device scan instead, which reads and writes once.
 - A sort of rows up to `IN_A_BLOCK` reads and writes once. A longer one is a radix sort of the values with their places:
   eight bits a pass, each of which reads and writes both (Adinets and Merrill, Onesweep, arXiv 2206.01784), and one more
@@ -30,22 +31,22 @@ from windtunnel.cost.bands import band
 from windtunnel.cost.families import streams
 from windtunnel.cost.families.problem import Price, Problem
 from windtunnel.cost.files import read, shortest_ns
-from windtunnel.gpus import Gpu
 from windtunnel.operators.classes import classify
 
-CLASSES = ("scan",)
+CLASSES = ("scan", "sort")
 IN_A_BLOCK = 4096
 """The longest row that one block sorts (aten/src/ATen/native/cuda/Sort.cu)."""
-_SCANS = (
-    "cumsum", "cumprod", "cummax", "cummin", "_cummax_helper", "_cummin_helper", "logcumsumexp", "_logcumsumexp",
-)  # fmt: skip
 _SORTS = ("sort", "argsort", "msort", "unique", "_unique", "_unique2", "unique_dim", "randperm")
 _INDEX_BYTES = 8
 
 
 BLOCK_THREADS = 512
-LOAD_US = 0.6
-"""A load from memory, for which the next one of a column waits; assumed: Hopper's latency (arXiv 2402.13499)."""
+LOAD_US = 0.32
+"""A load from memory, for which the next one of a column waits: cumsum down 1,048,576 rows of 2 to 32 columns takes
+0.08 to 0.32 us a row (pytorch/pytorch#122170, whose GPU has the memory of a T4 or L4)."""
+PLACES_SINCE = (13, 0)
+"""From this version of CUDA on scans that keep places have as many threads a row as others; assumed. Published ones of
+an H20 have 16, those of an A100 not (FlagOpen/FlagGems#4365, #683)."""
 
 
 class Turn(NamedTuple):
@@ -80,28 +81,35 @@ def price(problem: Problem) -> Price:
         size = max(size, float(sorted_bytes(of, problem.item_bytes)))
     time_ns = streams.moved_ns(gpu, size, streams.bandwidth(gpu) * streams.class_share("scan", False))
     dim = int(dict(signature.detail).get("dim", -1))
-    if name in _SCANS and of and prod(of) > of[dim]:
+    if operator.name == "scan" and of and prod(of) > of[dim]:
         last = dim in (-1, len(of) - 1)
-        time_ns = max(time_ns, rows_ns(name, prod(of[:-1]), of[-1], gpu) if last else 1000.0 * LOAD_US * of[dim])
-    # A scan is one kernel; the class's floor is of sorts and choices, which are several.
-    floor_ns = shortest_ns(classify("aten::add") if name in _SCANS else operator, gpu.generation)
+        longest = rows_ns(problem, prod(of[:-1]), of[-1]) if last else column_ns(of[dim:], problem.item_bytes)
+        time_ns = max(time_ns, longest)
+    floor_ns = shortest_ns(operator, gpu.generation)
     return Price(floor_ns + time_ns, floor_ns, band("scans", "borrowed"))
 
 
-def rows_ns(name: str, rows: int, columns: int, gpu: Gpu) -> float:
+def column_ns(shape: tuple[int, ...], item_bytes: int) -> float:
+    """A scan along the first of these dimensions: the loads of one thread, of which some find their sector in L1."""
+    return 1000.0 * LOAD_US * shape[0] * min(1.0, item_bytes * prod(shape[1:]) / streams.SECTOR_BYTES)
+
+
+def rows_ns(problem: Problem, rows: int, columns: int) -> float:
     """A scan of so many rows: the turns of the multiprocessor that has the most blocks."""
     across, down = (ceil(log2(max(1, side))) for side in (columns, rows))
-    threads: int = 1 << (4 if keeps_places(name) else min(9, max(4, (9 + across - down) // 2)))
+    few = keeps_places(problem.name) and problem.cuda_version < PLACES_SINCE
+    threads: int = 1 << (4 if few else min(9, max(4, (9 + across - down) // 2)))
+    gpu = problem.gpu
     blocks = ceil(ceil(rows / (BLOCK_THREADS // threads)) / gpu.sm_count)
     at_once = gpu.max_threads_per_sm // BLOCK_THREADS
     steps = 2 * log2(threads) + 1
-    turn = turn_of(name)
+    turn = turn_of(problem.name)
 
     def cycles(together: int) -> float:
         return turn.wait + turn.wait_step * steps + together * (turn.turn + turn.turn_step * steps)
 
     waves = (blocks // at_once) * cycles(at_once) + (cycles(blocks % at_once) if blocks % at_once else 0.0)
-    return 1000.0 * ceil(columns / (2 * threads)) * waves / gpu.clock_mhz
+    return 1000.0 * ceil(columns / (2 * threads)) * waves / gpu.cycles_per_us
 
 
 def sorted_bytes(shape: tuple[int, ...], item_bytes: int) -> int:

@@ -75,6 +75,11 @@ cross entropies of 4,096 rows on six GPUs and of 32,768 on an H100."""
 PLACE_CYCLES, READ_CYCLES = 2.4, 0.16
 """What an SM takes for a place of a pool's result, and for each element of its window: `make hardware` on an H200,
 windows of 4 to 121 elements in one to three dimensions."""
+BY_ELEMENTS_SINCE = (12, 0)
+"""From this version of CUDA on, PyTorch 2.1's, elements bound layer norm's backward pass, so that 32 bits reach twice
+the share of 16: an H100's, and pytorch/pytorch#87445's on an A100. The share is timm's, of 1.12."""
+VOLUME_CYCLES = 1.45
+"""How many times as many they are in three dimensions: an H200's largest pool, and KernelBench level1/43."""
 SECTOR_BYTES = 32
 """What memory hands out at least (NVIDIA's CUDA C++ Best Practices Guide, "Coalesced access to global memory")."""
 NEAREST = {
@@ -125,7 +130,10 @@ def price(problem: Problem) -> Price | None:
     signature, gpu = problem.signature, problem.gpu
     operator = classify(signature.name)
     backward = "backward" in problem.name
-    rate = bandwidth(gpu) * class_share(_kind(problem, operator, backward), backward)
+    kind = _kind(problem, operator, backward)
+    rate = bandwidth(gpu) * class_share(kind, backward)
+    if backward and kind == "layer norm" and problem.cuda_version >= BY_ELEMENTS_SINCE:
+        rate = min(bandwidth(gpu), rate * problem.item_bytes / 2)
     size = flops.bytes_moved(signature) + gathered_bytes(problem, operator)
     again = further_bytes(problem, operator) if operator.name in ("norm", "softmax") else 0.0
     arithmetic_ns = windows_ns(problem, operator)
@@ -164,7 +172,7 @@ def made_ns(problem: Problem, operator: OperatorClass) -> float:
         return 0.0
     rate = elements_per_clock(generator_of(problem.name))
     outputs = problem.signature.shapes[problem.signature.inputs :] or problem.inputs
-    return 1000.0 * prod(outputs[0]) / (rate * problem.gpu.sm_count * problem.gpu.clock_mhz)
+    return 1000.0 * prod(outputs[0]) / (rate * problem.gpu.sm_count * problem.gpu.cycles_per_us)
 
 
 def blocks_ns(problem: Problem) -> float:
@@ -190,7 +198,7 @@ def likelihoods_ns(problem: Problem) -> float:
     if problem.cuda_version >= LIKELIHOOD_THREADS:
         threads = min(1024, max(32, 1 << round(log2(max(1, x[0] // 16)))))
     outgrown = problem.item_bytes * prod(x) > L2_SHARE * problem.gpu.l2_bytes
-    return 1000.0 * LIKELIHOOD_US[outgrown] * ceil(x[0] / threads)
+    return 1000.0 * LIKELIHOOD_US[outgrown] * ceil(x[0] / threads) / problem.gpu.clock_share
 
 
 def windows_ns(problem: Problem, operator: OperatorClass) -> float:
@@ -201,8 +209,8 @@ def windows_ns(problem: Problem, operator: OperatorClass) -> float:
         return 0.0
     sides = re.findall(r"\d+", str(dict(signature.detail).get("kernel_size", "")))
     window = prod(map(int, sides))
-    cycles = PLACE_CYCLES + READ_CYCLES * window
-    return 1000.0 * prod(outputs[0]) * cycles / (problem.gpu.sm_count * problem.gpu.clock_mhz) if sides else 0.0
+    cycles = (PLACE_CYCLES + READ_CYCLES * window) * (VOLUME_CYCLES if len(outputs[0]) == 5 else 1.0)
+    return 1000.0 * prod(outputs[0]) * cycles / (problem.gpu.sm_count * problem.gpu.cycles_per_us) if sides else 0.0
 
 
 def _rows_of(problem: Problem) -> tuple[str, int, int]:
