@@ -7,6 +7,7 @@ import json
 import pytest
 
 from helpers.schemas import conforms
+from windtunnel.analysis import shared_rows
 from windtunnel.cli import group
 from windtunnel.errors import UsageError
 from windtunnel.measure import present
@@ -64,3 +65,17 @@ def test_another_model_takes_another_time(windtunnel, tmp_path):
     assert (done.returncode, found["same"]) == (1, False)
     assert not rows["time in kernels, ns"]
     assert all(rows[name] for name in ("printed", "exit code", "order of kernels"))
+
+
+@pytest.mark.long
+def test_a_row_to_share_names_no_path_and_holds_both_times(windtunnel, tmp_path):
+    (tmp_path / "train.py").write_text(PROGRAM)
+    done = windtunnel("verify", "--stand-in", "V100", "--share", "row.json", "train.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    row = shared_rows.load(tmp_path / "row.json")
+    assert (row.gpu, row.gpus, row.stand_in) == ("V100-SXM2-16GB", 1, True)
+    assert row.program == shared_rows.program_of(PROGRAM.encode())
+    assert row.measured.least_ms <= row.measured.median_ms <= row.measured.most_ms
+    assert row.predicted.within_ms is not None
+    assert row.predicted.within_ms[0] < row.predicted.median_ms < row.predicted.within_ms[1]
+    assert str(tmp_path) not in (tmp_path / "row.json").read_text()

@@ -80,6 +80,11 @@ malloc_us = 30.0
 [links]
 h2d_pinned = 11.0e9
 """
+SHARED_ROW = """{"format": 1, "program": "0123456789abcdef", "gpu": "T4", "gpus": 1, "driver": "580.95", "cuda": "12.8",
+ "versions": {"torch": "2.9.0"}, "host": "a processor", "stand_in": false,
+ "measured": {"steps": 9, "median_ms": 2.0, "least_ms": 1.9, "most_ms": 2.2},
+ "predicted": {"median_ms": 1.8, "within_ms": [1.6, 2.1]}}
+"""
 SETTINGS = """[project]
 name = "x"
 
@@ -145,6 +150,7 @@ class Seeds:
             "gpu": [(models / f"{name}.toml").read_bytes() for name in ("T4", "H100-NVL-94GB")],
             "network": [(networks / f"{name}.toml").read_bytes() for name in ("p5", "gb200-nvl72")],
             "nccl-tests": [NCCL_TESTS.encode()],
+            "shared-row": [SHARED_ROW.encode()],
             "settings": [SETTINGS.encode()],
             "state": [(self.checkpoint / "state.json").read_bytes()],
             "flight-recorder": dumps(folder),
@@ -292,6 +298,12 @@ def _network(file: Path) -> None:
         model.collective_ns(name, 1 << 20, 16, networks.Spread(16, 2))
 
 
+def _shared_row(file: Path) -> None:
+    from windtunnel.analysis import shared_rows
+
+    print(shared_rows.load(file).is_held_back)
+
+
 def _settings(file: Path) -> None:
     shutil.copy(file, file.parent / "pyproject.toml")
     os.chdir(file.parent)
@@ -409,6 +421,7 @@ FORMATS = {
         Format("gpu", "x.toml", answered(_gpu), _from_toml, _toml, modules=("gpus/files.py",)),
         Format("network", "x.toml", answered(_network), _from_toml, _toml, modules=("networks/network.py",)),
         Format("nccl-tests", "x.txt", answered(_network), modules=("networks/nccl_tests.py",)),
+        Format("shared-row", "x.json", answered(_shared_row), json.loads, _json, modules=("analysis/shared_rows.py",)),
         Format("settings", "x.toml", _settings, _from_toml, _toml, modules=("settings.py",)),
         Format("state", "x.json", _checkpoint("state.json"), json.loads, _json),
         Format("tensors", "x.safetensors", _checkpoint("")),

@@ -118,6 +118,11 @@ def host_work(path: str) -> Json:
 
 def measure(trace: Trace) -> Numbers:
     """The numbers of a trace."""
+    return measure_with_steps(trace)[0]
+
+
+def measure_with_steps(trace: Trace) -> tuple[Numbers, list[int]]:
+    """The numbers of a trace, and the lengths of its steps in ns."""
     numbers = Numbers([gpu.get("name", "unknown GPU") for gpu in trace.facts.get("gpus", [])])
     spans: dict[int, list[tuple[int, int]]] = {}
     steps: list[int] = []
@@ -144,17 +149,13 @@ def measure(trace: Trace) -> Numbers:
         elif record.kind == Kind.STEP:
             steps.append(end_ns or record.end_ns)  # what was launched before is done then, as the report counts steps
     numbers.duration_ns = max(0, end_ns - (begin_ns or 0))
-    numbers.step_ns = _median_step(steps)
+    lengths = [later - earlier for earlier, later in pairwise(steps)]
+    numbers.step_ns = int(median(lengths)) if lengths else None
     if numbers.duration_ns and spans:
         numbers.busy_share = round(sum(map(_covered, spans.values())) / numbers.duration_ns / len(spans), 6)
     numbers.graphs = sum(note.code == "compiled-graph" for note in trace.notes)
     _add_peaks(numbers, trace.facts.get("devices", []))
-    return numbers
-
-
-def _median_step(ends: list[int]) -> int | None:
-    lengths = [later - earlier for earlier, later in pairwise(ends)]
-    return int(median(lengths)) if lengths else None
+    return numbers, lengths
 
 
 def _covered(spans: Iterable[tuple[int, int]]) -> int:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import tempfile
 from collections.abc import Iterator
+from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
 import click
 
 from windtunnel import gpus, launch
-from windtunnel.analysis import verify
+from windtunnel.analysis import compare, shared_rows, verify
+from windtunnel.analysis.shared_rows import Predicted, SharedRow
 from windtunnel.analysis.verify import Outcome, Row
 from windtunnel.cli.run import target_of
 from windtunnel.errors import UsageError
 from windtunnel.measure import present
+from windtunnel.reports.parts import time
 from windtunnel.trace.plain import Json
 from windtunnel.trace.trace import Trace
 from windtunnel.trace.units import format_share
@@ -36,6 +40,12 @@ DIFFERS = 1
 @click.option("--gpus", "spec", metavar="SPEC", help="GPUs to emulate, if not this machine's own.")
 @click.option("--cuda-version", metavar="VERSION", help="CUDA version to emulate, if not the program's own.")
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+@click.option(
+    "--share",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write a row of times to FILE that you can send us: no paths, no names.",
+)
 @click.option("--stand-in", metavar="MODEL", hidden=True, help="An emulated GPU plays the real one: for tests.")
 @click.option("-m", "--module", is_flag=True, help="PROGRAM is a module, as in python -m.")
 @click.option("-c", "--code", is_flag=True, help="PROGRAM is Python code, as in python -c.")
@@ -59,8 +69,11 @@ def command(program: str | None, arguments: tuple[str, ...], as_json: bool, **op
     stand_in = options["stand_in"]
     spec = options["spec"] or stand_in or _present()
     gpus.parse(spec)
-    native, version = _run(target, None if stand_in is None else {"gpus": stand_in}, options["cuda_version"])
-    emulated, _ = _run(target, {"gpus": spec}, options["cuda_version"] or version)
+    native, real = _run(target, None if stand_in is None else {"gpus": stand_in}, options["cuda_version"])
+    version = options["cuda_version"] or _version(real)
+    emulated, modelled = _run(target, {"gpus": spec}, version)
+    if options["share"] is not None:
+        _share(options["share"], target, spec, real, modelled, stand_in is not None)
     rows = verify.compare(native, emulated, tolerance)
     if as_json:
         click.echo(json.dumps(verify.to_json(rows, tolerance), indent=1))
@@ -89,8 +102,8 @@ def _present() -> str:
     return ",".join(keys)
 
 
-def _run(target: launch.Program, emulation: Json | None, version: str | None) -> tuple[Outcome, str | None]:
-    """One side, and the CUDA version that its program had; no emulation stands for this machine's own GPUs."""
+def _run(target: launch.Program, emulation: Json | None, version: str | None) -> tuple[Outcome, Trace | None]:
+    """One side, and its trace; no emulation stands for this machine's own GPUs."""
     with tempfile.TemporaryDirectory(prefix="windtunnel-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         records = folder / "records"
@@ -106,7 +119,65 @@ def _run(target: launch.Program, emulation: Json | None, version: str | None) ->
             result = launch.collect(records)
         printed, errors = ((folder / file).read_text(encoding="utf-8", errors="replace") for file in ("out", "err"))
         trace = result.traces[0] if result.traces else None
-        return verify.outcome(code, printed, errors, trace), _version(trace)
+        return verify.outcome(code, printed, errors, trace), trace
+
+
+def _share(
+    path: Path, target: launch.Program, spec: str, real: Trace | None, modelled: Trace | None, stand_in: bool
+) -> None:
+    """Write the row of a run.
+
+    Raises:
+        UsageError: there is nothing to share.
+    """
+    text = _text(target)
+    if real is None or modelled is None:
+        raise UsageError("--share needs a program that runs on a GPU: one of the two runs left no trace")
+    models = gpus.parse(spec)
+    numbers, lengths = compare.measure_with_steps(real)
+    timing = time.measure(modelled)
+    range_ns = timing.step_range_ns(modelled.facts.get("band"))
+    said = compare.measure(modelled)
+    predicted_ms = (said.step_ns or said.duration_ns) / 1e6
+    if not predicted_ms or not numbers.duration_ns:
+        raise UsageError("--share needs a program that runs on a GPU: one of the two runs has no kernels")
+    shared_rows.write(
+        SharedRow(
+            shared_rows.FORMAT,
+            shared_rows.program_of(text),
+            models[0].key,
+            len(models),
+            present.driver_version(),
+            _version(real) or "",
+            {name: metadata.version(name) for name in ("torch", "windtunnel") if _is_installed(name)}
+            | {"python": platform.python_version()},
+            _processor(),
+            stand_in,
+            shared_rows.measured(lengths, numbers.duration_ns),
+            Predicted(predicted_ms, None if range_ns is None else (range_ns[0] / 1e6, range_ns[1] / 1e6)),
+        ),
+        path,
+    )
+
+
+def _text(target: launch.Program) -> bytes:
+    """What names the program in a row: its text, or the module's name."""
+    if target.kind == "script":
+        return Path(target.name).read_bytes()
+    return target.name.encode()
+
+
+def _is_installed(name: str) -> bool:
+    return util.find_spec(name) is not None
+
+
+def _processor() -> str:
+    """The model of the host's processor, as Linux names it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
 def _version(trace: Trace | None) -> str | None:

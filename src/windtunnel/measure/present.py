@@ -37,3 +37,16 @@ def visible_models() -> list[tuple[str, int]]:
         return [(pynvml.nvmlDeviceGetName(one), int(pynvml.nvmlDeviceGetMemoryInfo(one).total)) for one in handles]
     finally:
         pynvml.nvmlShutdown()
+
+
+def driver_version() -> str:
+    """The version of the driver; empty without one."""
+    import pynvml
+
+    if not real_gpus():
+        return ""
+    pynvml.nvmlInit()
+    try:
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    finally:
+        pynvml.nvmlShutdown()
