@@ -4,6 +4,7 @@
     python -m tools.compare plans [WORD]         # plans of them: batches that fit, the ranking of GPUs
     python -m tools.compare transformers         # FP32 transformers that NeuSight timed
     python -m tools.compare languages            # llm-foundry's trainings of MPT on A100 and H100
+    python -m tools.compare clusters [--most 20]  # MPT and GPT on 2 to 512 GPUs (make accuracy-clusters)
     python -m tools.compare images [--most 100] [--unseen]    # timm (make accuracy-images)
     python -m tools.compare compiled [--most 10]              # timm, compiled (make accuracy-compiled)
 
@@ -124,6 +125,19 @@ def languages(options: argparse.Namespace) -> None:
     summarize(found)
 
 
+def clusters(options: argparse.Namespace) -> None:
+    """Trainings on 2 to 512 GPUs, each as a cluster that few processes play."""
+    from tools.corpus import clusters as of
+
+    rows = [row for row in of.rows() if row.model.startswith(options.only) and row.stages <= of.MOST_STAGES]
+    found = []
+    for row, one in of.predicted(rows[: options.most]):
+        show(one._replace(group=f"{row.cluster} {row.layout}"))
+        found.append((row, one))
+    summarize(one for _, one in found)
+    of.summarize(found)
+
+
 def images(options: argparse.Namespace) -> None:
     """timm's results, in an order that a seed gives: of those that shares were fitted on, or of the others."""
     from tools.corpus import images as of
@@ -231,7 +245,7 @@ def layouts(outcomes: list[Outcome]) -> None:
 
 
 CORPORA: dict[str, Callable[[argparse.Namespace], None]] = {
-    one.__name__: one for one in (throughput, plans, transformers, languages, images, compiled)
+    one.__name__: one for one in (throughput, plans, transformers, languages, clusters, images, compiled)
 }
 
 

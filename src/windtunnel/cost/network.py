@@ -42,13 +42,15 @@ class Protocol(NamedTuple):
 class NetworkConstants(NamedTuple):
     """What all networks have in common: protocols by name, and what trees and messages reach of the NICs' rate.
 
-    `peer_hop` is how many latencies each rank that is sent to costs beside the first.
+    `peer_hop` is how many latencies each rank that is sent to costs beside the first, `peer_low_share` what messages
+    by LL reach.
     """
 
     protocols: dict[str, Protocol]
     tree_share: float
     peer_share: float
     peer_hop: float
+    peer_low_share: float
 
 
 class Reach(NamedTuple):
@@ -110,7 +112,7 @@ class Between:
 
     def _candidates(self, kind: str, size: int, ranks: int, nodes: int, rate: float) -> Iterator[float]:
         if kind in PEER_TO_PEER:
-            yield self._peer_us(kind, size, ranks, nodes, rate)
+            yield from self._peer_us(kind, size, ranks, nodes, rate)
             return
         shared = rate * self.reach.share
         latency = self.reach.latency_us
@@ -143,18 +145,23 @@ class Between:
             name = LL if number == 0 else SIMPLE if number == len(paths) - 1 else LL128
             yield path, self.constants.protocols[name]
 
-    def _peer_us(self, kind: str, size: int, ranks: int, nodes: int, rate: float) -> float:
-        """Messages: what a rank sends and gets passes its own NICs, and its links for what stays in the node."""
+    def _peer_us(self, kind: str, size: int, ranks: int, nodes: int, rate: float) -> Iterator[float]:
+        """Messages: what a rank sends and gets passes its own NICs, and its links for what stays in the node.
+
+        Small ones go by LL, at a latency, others by Simple, whose sender and receiver tell each other what is free.
+        """
         per_node = -(-ranks // nodes)
         own = rate / per_node * self.reach.share * self.constants.peer_share
         away = 1 if kind == "send" else ranks - per_node
-        begin = self.inside.paths["peer"][0].base_us
-        latency = self.reach.latency_us * (1 + self.constants.peer_hop * (away - 1))
+        more = self.reach.latency_us * self.constants.peer_hop * (away - 1)
         _, chunk = traffic(kind, size, ranks)
-        across: float = begin + latency + away * chunk / own
-        if kind == "send" or per_node == 1:
-            return across
-        return max(across, self.inside.time_us(kind, round(chunk * per_node), per_node))
+        inside = 0.0
+        if kind != "send" and per_node > 1:
+            inside = self.inside.time_us(kind, round(chunk * per_node), per_node)
+        for path, name in zip(self.inside.paths["peer"], (LL, SIMPLE), strict=True):
+            hop = self.reach.latency_us * self.constants.protocols[name].hop
+            share = self.constants.peer_low_share if name == LL else 1.0
+            yield max(path.base_us + hop + more + away * chunk / (own * share), inside)
 
     # ------------------------------------------------------------------ what was measured
 
@@ -206,7 +213,9 @@ def fitted() -> NetworkConstants:
     rows = read("network")
     protocols = {row["name"]: Protocol(row["base_us"], row["hop"], row["share"]) for row in rows["protocol"]}
     common = rows["common"][0]
-    return NetworkConstants(protocols, common["tree_share"], common["peer_share"], common["peer_hop"])
+    return NetworkConstants(
+        protocols, common["tree_share"], common["peer_share"], common["peer_hop"], common["peer_low_share"]
+    )
 
 
 @cache

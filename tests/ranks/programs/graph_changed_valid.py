@@ -14,7 +14,8 @@ dist.init_process_group("nccl")
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.one, self.two = torch.nn.Linear(8, 1), torch.nn.Linear(8, 1)
+        # One parameter each: PyTorch takes several unused ones in the order of their addresses.
+        self.one, self.two = torch.nn.Linear(8, 1), torch.nn.Linear(8, 1, bias=False)
 
     def forward(self, x, both):
         return self.one(x) + self.two(x) if both else self.one(x)

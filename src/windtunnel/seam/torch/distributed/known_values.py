@@ -1,4 +1,4 @@
-"""Integers and truths that a rehearsal without data knows, through collectives and messages.
+"""Integers, truths and single numbers that a rehearsal without data knows, through collectives and messages.
 
 Counts of tokens, flags and sizes are few, and decide what a program does next. Every member brings what it knows, and
 whether it knows it; where one does not, nobody knows the result.
@@ -16,7 +16,7 @@ from windtunnel.seam.torch.distributed import played
 from windtunnel.seam.torch.distributed.values import divided, each, is_composed
 from windtunnel.seam.torch.plans.call import Keywords
 from windtunnel.seam.torch.plans.plan import tensors_in
-from windtunnel.seam.torch.rehearsal.known import MOST
+from windtunnel.seam.torch.rehearsal.known import MOST, is_kind_kept
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import is_physically_meta
 
@@ -41,11 +41,6 @@ class Moved(NamedTuple):
     writes: Sequence[Tensor]
 
 
-def is_kept(tensor: Tensor) -> bool:
-    """Whether values of a tensor's kind are kept without data."""
-    return tensor.layout is torch.strided and not tensor.is_floating_point() and not tensor.is_complex()
-
-
 class KnownVoices(played.Voices):
     """What each member of a group knows of what it brings.
 
@@ -56,7 +51,7 @@ class KnownVoices(played.Voices):
     def __init__(self, groups: played.AllGroups, group: played.PlayedGroup, name: str, known: set[int]) -> None:
         super().__init__(groups.fold, group, played.called(groups, name))
         self.known = known
-        self.unknown: set[int] = set()  # places of those that do not know what they brought last
+        self.root: int | None = None  # the place of the only member whose values count
         self.absent: int | None = None
 
     def require(self, found: dict[int, list[int]]) -> None:
@@ -89,24 +84,17 @@ class KnownVoices(played.Voices):
         """The tensors of the members that are played."""
         known = torch.tensor([tensor.data_ptr() in self.known], dtype=torch.uint8, device="cpu")
         found = super().met(torch.cat([known, tensor.view(-1).view(torch.uint8)]))
-        self.unknown = {place for place, part in zip(self.group.present, found, strict=True) if not part[0]}
-        return [part[1:].clone().view(tensor.dtype).view(tensor.shape) for part in found]
-
-    def gather(self, tensor: Tensor) -> list[Tensor]:
-        """The tensor of each member, in the group's order."""
-        found = super().gather(tensor)
-        if self.unknown:
+        unknown = {place for place, part in zip(self.group.present, found, strict=True) if not part[0]}
+        if self.root in unknown or (self.root is None and unknown):
             raise _UnknownError
-        return found
+        return [part[1:].clone().view(tensor.dtype).view(tensor.shape) for part in found]
 
     def of_root(self, place: int, tensor: Tensor) -> Tensor:
         """The tensor of the root."""
         if place not in self.group.present and not self.is_small:
             place = self.twins[place][0]
-        found = super().of_root(place, tensor)
-        if place in self.unknown:
-            raise _UnknownError
-        return found
+        self.root = place
+        return super().of_root(place, tensor)
 
 
 def carry(state: State, group: played.PlayedGroup, moved: Moved) -> None:
@@ -115,11 +103,11 @@ def carry(state: State, group: played.PlayedGroup, moved: Moved) -> None:
     if group.alone:
         return
     # The same on every rank: NCCL moves as many elements of one type.
-    kept = bool(reads) and all(map(is_kept, reads)) and sum(tensor.numel() for tensor in reads) <= MOST
+    kept = bool(reads) and all(map(is_kind_kept, reads)) and sum(tensor.numel() for tensor in reads) <= MOST
     kept = kept and reduction != "PREMUL_SUM" and not is_composed(name, named)
     found = _exchanged(state, group, moved) if kept else None
     for place, tensor in enumerate(writes):
-        if is_kept(tensor):
+        if is_kind_kept(tensor):
             state.assumptions.tell(tensor, *(("", None) if found is None else (found[0], found[1][place])))
         else:
             state.assumptions.exact.forget([tensor])
@@ -162,18 +150,22 @@ def _exchanged(state: State, group: played.PlayedGroup, moved: Moved) -> tuple[s
 def numbers(state: State, tensors: Sequence[Tensor]) -> list[int]:
     """What is known of a message, to travel beside it, as many numbers whatever it is."""
     found = list(NOTHING_SENT)
-    if len(tensors) == 1 and is_kept(tensors[0]) and tensors[0].numel() <= MOST_SENT:
+    if len(tensors) == 1 and is_kind_kept(tensors[0]) and tensors[0].numel() <= MOST_SENT:
         _, values = state.assumptions.told(tensors[0])
         if values is not None:
-            found[0], found[1 : 1 + values.numel()] = 1, values.flatten().tolist()
+            wide = values.double().view(torch.int64) if values.is_floating_point() else values.long()
+            found[0], found[1 : 1 + values.numel()] = 1, wide.flatten().tolist()
     return found
 
 
 def received(state: State, tensors: Sequence[Tensor], sent: Sequence[int]) -> None:
     """Know what came with a message; else nothing is known of the memory that it was written to."""
     for tensor in tensors:
-        if is_kept(tensor):
-            values = torch.tensor(sent[1 : 1 + tensor.numel()], device="cpu").to(tensor.dtype) if sent[0] else None
+        if is_kind_kept(tensor):
+            wide = torch.tensor(sent[1 : 1 + tensor.numel()], dtype=torch.int64, device="cpu") if sent[0] else None
+            if wide is not None and tensor.is_floating_point():
+                wide = wide.view(torch.float64)
+            values = None if wide is None else wide.to(tensor.dtype)
             state.assumptions.tell(tensor, "", None if values is None else values.view(tensor.shape))
         else:
             state.assumptions.exact.forget([tensor])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
@@ -61,6 +61,10 @@ class AllGroups(Protocol):
     """What is asked of all groups."""
 
     fold: Fold | None
+
+    @property
+    def by_name(self) -> Mapping[str, PlayedGroup]:
+        """Those that this rank is in."""
 
     @property
     def line(self) -> str:
@@ -163,7 +167,9 @@ def require_played(groups: AllGroups, group: PlayedGroup, peer: int) -> None:
     if peer not in group.present:
         mine, other = group.ranks[group.rank], group.ranks[peer]
         why = f"rank {mine} and rank {other}, which is not played, exchange a message at {groups.line}"
-        need(fold, "group", group.ranks, why)
+        # Ranks of a pipeline may send by the group of all, and have one of their own besides.
+        holding = [one.ranks for one in groups.by_name.values() if mine in one.ranks and other in one.ranks]
+        need(fold, "group", min(holding, key=len), why)
 
 
 # ---------------------------------------------------------------------------------------------- values
@@ -310,15 +316,17 @@ def write(voices: Voices, name: str, named: Keywords, reduction: str) -> None:
                 found = voices.gather(named["input_tensor"])
                 into = named["output_tensor"].detach().view(group.size, -1)
                 into.copy_(torch.stack([part.reshape(-1) for part in found]))
-            case "alltoall_base_" if _is_even(named):
+            case "alltoall_base_" if _is_even(group, named):
                 into = named["output"].detach()
                 into.copy_(_of_each(voices, named["input"]).view_as(into))
             case _:
                 voices.cannot()
 
 
-def _is_even(named: Keywords) -> bool:
-    """Whether each pair of ranks exchanges equally much in an all-to-all."""
+def _is_even(group: PlayedGroup, named: Keywords) -> bool:
+    """Whether each pair of ranks exchanges equally much in an all-to-all, and nothing is left over."""
+    if named["input"].numel() % group.size:
+        return False
     splits = [*(named.get("input_split_sizes") or ()), *(named.get("output_split_sizes") or ())]
     return len(set(splits)) < 2
 
@@ -343,7 +351,7 @@ def functional(voices: Voices, name: str, named: Keywords) -> object:
                 made = torch.cat([part.reshape(tensor.shape) for part in voices.gather(tensor)])
             case "broadcast" | "broadcast_":
                 made = voices.of_root(named["src"], tensor).clone()
-            case "all_to_all_single" if _is_even(named):
+            case "all_to_all_single" if _is_even(voices.group, named):
                 made = _of_each(voices, tensor).view(tensor.shape)
             case _:
                 voices.cannot()

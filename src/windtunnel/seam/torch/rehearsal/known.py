@@ -1,7 +1,8 @@
 """Values that a rehearsal without data knows after all.
 
-Integers and truths that the host put on a device are few, and decide most: labels, masks, lengths, counters. A copy of
-them stays on the host and goes through the same operators, as long as all that an operator takes is known.
+Integers and truths that the host put on a device are few, and decide most: labels, masks, lengths, counters. So do
+single floating-point numbers: a learning rate, a seed's norm, a time. A copy of them stays on the host and goes through
+the same operators, as long as all that an operator takes is known.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from windtunnel.seam.torch.tags import Storage, is_physically_meta, storage_of, 
 Tensor = torch.Tensor
 MOST = 1 << 16
 """Elements: the tokens of a large batch. What is larger decides nothing, and would cost time."""
+FEW = 16
+"""Floating-point elements: numbers that a program reports or decides by, but no data."""
 ROUTED = 1 << 24
 """Elements of what comes of indices that are taken for others: it decides which tokens an expert gets."""
 OVERWRITING = ("aten::copy_", "aten::fill_", "aten::zero_")
@@ -41,7 +44,7 @@ class KnownValues:
 
     def can_keep(self, tensor: Tensor) -> bool:
         """Whether the values of a new device tensor are of a kind that is kept."""
-        if tensor.layout is not torch.strided or tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+        if not is_kind_kept(tensor):
             return False
         return 0 < tensor.numel() <= (ROUTED if self.guess else MOST) and fills_its_memory(tensor)
 
@@ -146,6 +149,13 @@ class KnownValues:
             known = all(item is None or found is not None for item, found in zip(value, items, strict=True))
             return type(value)(items) if known else None
         return value
+
+
+def is_kind_kept(tensor: Tensor) -> bool:
+    """Whether values of a tensor's kind are kept: integers and truths, and a few floating-point numbers."""
+    if tensor.layout is not torch.strided or tensor.dtype.is_complex:
+        return False
+    return tensor.numel() <= FEW or not tensor.dtype.is_floating_point
 
 
 def fills_its_memory(tensor: Tensor) -> bool:

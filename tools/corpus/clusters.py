@@ -1,0 +1,152 @@
+"""Trainings of language models on 2 to 512 GPUs, each run as a cluster, beside what was published of them.
+
+MPT by llm-foundry (`mpt_fsdp.py`), and GPT by Megatron-DeepSpeed as vTrain timed it (`megatron_gpt.py`). The network of
+a row is the one that its source names, or that of NVIDIA's own system. Pipelines of more than eight stages are left out
+unless they are asked for: each stage is a process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from tools.corpus import tables
+from tools.corpus.outcomes import Outcome, tau
+
+FOLDER = Path(__file__).resolve().parent
+STEP = re.compile(r"step of ([\d.]+) ms")
+BAND = re.compile(r"^step +([\d.]+ \w+) \(([\d.]+ \w+) to ([\d.]+ \w+)", re.MULTILINE)
+UNITS = {"s": 1e3, "ms": 1.0, "us": 1e-3}
+MOST_STAGES = 8
+
+
+class ClusterRow(NamedTuple):
+    """A published training: the GPUs, how it was divided among them, and the milliseconds of its step."""
+
+    source: str
+    model: str
+    gpu: str
+    network: str
+    gpus: int
+    per_node: int
+    length: int
+    batch: int
+    accumulate: int
+    tensor: int
+    stages: int
+    recompute: bool
+    strategy: str
+    pure: bool
+    step_ms: float
+
+    @property
+    def cluster(self) -> str:
+        return f"{self.gpus // self.per_node}x{self.per_node}x{self.gpu}"
+
+    @property
+    def layout(self) -> str:
+        words = f"batch {self.batch}, {self.accumulate} a step"
+        return f"TP {self.tensor}, PP {self.stages}, {words}" if self.source != "llm-foundry" else words
+
+    def command(self) -> list[str]:
+        """The program and its arguments."""
+        numbers = {"length": self.length, "batch": self.batch, "accumulate": self.accumulate}
+        if self.source == "llm-foundry":
+            words = ["mpt_fsdp.py", "--model", self.model, "--strategy", self.strategy]
+            words += ["--pure"] if self.pure else []
+        else:
+            width, layers, heads = re.findall(r"\d+", self.model)
+            words = ["megatron_gpt.py", "--width", width, "--layers", layers, "--heads", heads]
+            numbers |= {"tensor": self.tensor, "stages": self.stages}
+        for name, number in numbers.items():
+            words += [f"--{name}", str(number)]
+        return [str(FOLDER / words[0]), *words[1:], *(["--recompute"] if self.recompute else [])]
+
+
+def rows() -> list[ClusterRow]:
+    """The published trainings."""
+    found = []
+    for row in tables.read("cluster_trainings.csv"):
+        ranks, batch, accumulate = int(row["gpus"]), int(row["micro_batch"]), int(row["accumulate"])
+        step_ms = float(row["step_ms"] or 0.0)
+        if not step_ms:
+            step_ms = 1e3 * ranks * batch * accumulate * int(row["length"]) / float(row["tokens_per_s"])
+        found.append(
+            ClusterRow(row["source"], row["model"], row["gpu"], row["network"], ranks, int(row["per_node"]),
+                int(row["length"]), batch, accumulate, int(row["tensor"]), int(row["stages"]),
+                row["recompute"] == "True", row["strategy"], row["reduced"] == "16 bits", step_ms)
+        )  # fmt: skip
+    return found
+
+
+def run(row: ClusterRow) -> tuple[float, float]:
+    """The milliseconds of a step and the relative band around it.
+
+    Raises:
+        RuntimeError: the program failed, or does not fit.
+    """
+    options = ["--cluster", row.cluster, "--network", row.network, "--check-fold", "0"]
+    command = [sys.executable, "-m", "windtunnel", "run", *options, *row.command()]
+    ended = subprocess.run(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
+    )
+    step, band = STEP.search(ended.stdout), BAND.search(ended.stderr)
+    if ended.returncode or step is None:
+        raise RuntimeError(next((line for line in ended.stderr.splitlines() if "Error" in line), ended.stderr[-300:]))
+    if band is None:
+        return float(step[1]), 0.0
+    middle, low, high = (float(part.split()[0]) * UNITS[part.split()[1]] for part in band.groups())
+    return float(step[1]), max(middle / low - 1.0, high / middle - 1.0)
+
+
+def predicted(some: Sequence[ClusterRow]) -> Iterator[tuple[ClusterRow, Outcome]]:
+    """Each row that runs, with what came of it; a line of each other one is printed."""
+    for row in some:
+        try:
+            ms, band = run(row)
+        except RuntimeError as error:
+            print(f"{row.model} on {row.cluster}, {row.layout}: left out: {error}", flush=True)
+            continue
+        yield row, Outcome(row.model, f"{row.source}, {row.gpu}", ms, row.step_ms, band)
+
+
+def declines(found: Sequence[tuple[ClusterRow, Outcome]]) -> list[tuple[str, float, float]]:
+    """By how many percent a GPU does less in the largest cluster of a model than in the smallest: published, predicted.
+
+    Only rows of one batch and one number of micro-batches are compared.
+    """
+    series: dict[str, list[tuple[ClusterRow, Outcome]]] = defaultdict(list)
+    for row, one in found:
+        if row.source == "llm-foundry":
+            series[f"{row.model} on {row.gpu}, {row.layout}, {row.strategy}"].append((row, one))
+    made = []
+    for name, some in series.items():
+        (_, one), *_, (_, other) = sorted(some, key=lambda pair: pair[0].gpus) * 2
+        if len({row.gpus for row, _ in some}) > 1:
+            published, model = one.published / other.published, one.predicted / other.predicted
+            made.append((name, 100.0 * (1.0 - published), 100.0 * (1.0 - model)))
+    return made
+
+
+def summarize(found: Sequence[tuple[ClusterRow, Outcome]]) -> None:
+    """The declines, and how well the layouts of a model are ranked."""
+    some = declines(found)
+    for name, published, model in some:
+        print(f"{name}: {published:+.1f} % published, {model:+.1f} % predicted")
+    if some:
+        off = [abs(published - model) for _, published, model in some]
+        print(f"decline, off by: median {median(off):.1f} points, most {max(off):.1f}, of {len(some)} series")
+    pairs = [
+        (one.predicted, one.published, f"{row.model} on {row.gpus}")
+        for row, one in found
+        if row.source.startswith("vTrain, nodes")
+    ]
+    if len(pairs) > 1:
+        print(f"layouts of a model on as many GPUs: Kendall's tau {tau(pairs):.2f}, {len(pairs)} rows")

@@ -1,0 +1,133 @@
+"""MPT as llm-foundry trains it, by PyTorch's FullyShardedDataParallel: a program for a cluster.
+
+Learned positions, biases, normalization in the low precision, fused attention, AdamW, clipped gradients, whole blocks
+computed again with --recompute. Rank 0 prints the milliseconds of a step of --accumulate micro-batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from functools import partial
+from itertools import pairwise
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+from torch.utils.checkpoint import checkpoint
+
+WORDS = 50368
+SIZES = {
+    "MPT-125m": (12, 768, 12),
+    "MPT-350m": (24, 1024, 16),
+    "MPT-760m": (24, 1536, 12),
+    "MPT-1b": (24, 2048, 16),
+    "MPT-3b": (32, 2560, 20),
+    "MPT-7b": (32, 4096, 32),
+    "MPT-13b": (40, 5120, 40),
+    "MPT-30b": (48, 7168, 56),
+    "MPT-70b": (80, 8192, 64),
+}
+"""Layers, width and heads."""
+MOST_BATCHES = 2
+"""Further micro-batches of a step take as long as the second one."""
+
+
+class Block(nn.Module):
+    """Normalization first, attention over what came before."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(self.norm_1(x)).chunk(3, 2)
+        )
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.norm_2(x))))
+
+
+class Mpt(nn.Module):
+    """Token numbers (N, S) to scores (N, S, 50368) by the embedding's own weights."""
+
+    def __init__(self, model: str, length: int, recompute: bool) -> None:
+        super().__init__()
+        layers, width, heads = SIZES[model]
+        self.words, self.places = nn.Embedding(WORDS, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.recompute = recompute
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)
+        return F.linear(self.norm(x), self.words.weight)
+
+
+def allocate(module: nn.Module) -> None:
+    """Give a module's own weights memory, without values."""
+    module.to_empty(device="cuda", recurse=False)
+
+
+def sharded(model: str, length: int, recompute: bool, strategy: str, pure: bool) -> FullyShardedDataParallel:
+    """The model, a block of whose weights is gathered at a time."""
+    with torch.device("meta"):
+        net = Mpt(model, length, recompute)
+    half = torch.bfloat16
+    return FullyShardedDataParallel(
+        net,
+        sharding_strategy=ShardingStrategy[strategy],
+        mixed_precision=MixedPrecision(half, half if pure else torch.float32, half),
+        backward_prefetch=BackwardPrefetch.BACKWARD_POST,
+        auto_wrap_policy=lambda module, recurse, nonwrapped_numel: recurse or isinstance(module, Block),
+        param_init_fn=allocate,
+        device_id=torch.cuda.current_device(),
+        limit_all_gathers=True,
+        use_orig_params=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=SIZES, required=True)
+    parser.add_argument("--length", type=int, default=2048)
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--strategy", default="FULL_SHARD")
+    parser.add_argument("--recompute", action="store_true")
+    parser.add_argument("--pure", action="store_true", help="reduce gradients in 16 bits")
+    given = parser.parse_args()
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl")
+    net = sharded(given.model, given.length, given.recompute, given.strategy, given.pure)
+    optimizer = torch.optim.AdamW(net.parameters())
+    tokens = torch.zeros(given.batch, given.length, dtype=torch.long, device="cuda")
+    batches = min(given.accumulate, MOST_BATCHES)
+    mark = partial(torch.cuda.Event, enable_timing=True)
+    for _ in range(2):
+        marks = [mark() for _ in range(batches + 2)]
+        for number in range(batches):
+            marks[number].record()
+            F.cross_entropy(net(tokens).view(-1, WORDS), tokens.view(-1)).backward()
+        marks[batches].record()
+        net.clip_grad_norm_(1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        marks[-1].record()
+        torch.cuda.synchronize()
+    times = [before.elapsed_time(after) for before, after in pairwise(marks)]
+    if dist.get_rank() == 0:
+        print(f"step of {sum(times) + (given.accumulate - batches) * times[batches - 1]:.6f} ms")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
