@@ -1,5 +1,7 @@
 """What it costs to play a cluster: two steps of an 8-billion-parameter Llama under FSDP2, on 8 to 4,096 GPUs.
 
+The last case is `llama_405b.py`, whose 16 stages are as many processes.
+
     python -m benchmarks.bench_cluster            # make bench-cluster; --record writes the figures
 
 Processor time is that of the whole command, imports included; the size is that of its largest process.
@@ -79,14 +81,20 @@ dist.destroy_process_group()
 
 
 class Case(NamedTuple):
-    """A cluster, and further options."""
+    """A cluster, further options, and the model that is trained."""
 
     cluster: str
     options: tuple[str, ...] = ()
+    model: str = "8B"
 
     @property
     def title(self) -> str:
-        return self.cluster + (f", `{' '.join(self.options)}`" if self.options else "")
+        words = f"405B on {self.cluster}" if self.model == "405B" else self.cluster
+        return words + (f", `{' '.join(self.options)}`" if self.options else "")
+
+    @property
+    def program(self) -> str:
+        return "train.py" if self.model == "8B" else str(Path(__file__).with_name("llama_405b.py"))
 
 
 CASES = {
@@ -95,12 +103,13 @@ CASES = {
     "many": Case("64x8xH100"),
     "most": Case("512x8xH100"),
     "unchecked": Case("64x8xH100", ("--check-fold", "0")),
+    "pipeline": Case("64x8xH100", ("--check-fold", "0"), "405B"),
 }
 
 
 def measure(case: Case, folder: str) -> dict[str, str | int | float]:
     """The row of a case."""
-    command = [sys.executable, "-m", "windtunnel", "run", "--cluster", case.cluster, *case.options, "train.py"]
+    command = [sys.executable, "-m", "windtunnel", "run", "--cluster", case.cluster, *case.options, case.program]
     with open(Path(folder, "report"), "w+", encoding="utf-8") as report:
         started = subprocess.Popen(command, cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=report)
         _, status, used = os.wait4(started.pid, 0)

@@ -1,7 +1,7 @@
 """GPT as Megatron-DeepSpeed trains it, in stock PyTorch: tensor and data parallelism, and one forward one backward.
 
 Weights in FP16 with FP32 copies, gradients reduced at the end of a step in one piece, attention by batched products,
-whole blocks computed again with --recompute. Rank 0 prints the milliseconds of a step of --accumulate micro-batches,
+whole blocks computed again with --recompute. The causal mask, which Megatron's own softmax applies, is left out. Rank 0 prints the milliseconds of a step of --accumulate micro-batches,
 from the last of its ranks.
 """
 
@@ -53,7 +53,7 @@ class Reduce(torch.autograd.Function):
         return grads[0], None
 
 
-class Block(nn.Module):
+class GptLayer(nn.Module):
     """A tensor-parallel rank's part of a layer."""
 
     def __init__(self, width: int, heads: int, group: dist.ProcessGroup | None) -> None:
@@ -71,13 +71,13 @@ class Block(nn.Module):
         return Reduce.apply(x, self.group) if self.group else x
 
     def attention(self, x: Tensor) -> Tensor:
-        """Products, a masked softmax and dropout, as before fused attention."""
+        """Products, softmax and dropout, as before fused attention: Megatron's softmax scales and masks as it reads."""
         parts = self.qkv(x).unflatten(-1, (self.heads, 3 * self.width)).transpose(1, 2)
-        q, k, v = parts.chunk(3, -1)
-        scores = torch.matmul(q, k.transpose(-1, -2)) * self.width**-0.5
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device).triu(1)
-        shares = F.dropout(F.softmax(scores.masked_fill(later, -10000.0), -1), 0.1)
-        return self.out(torch.matmul(shares, v).transpose(1, 2).flatten(2))
+        q, k, v = (part.flatten(0, 1) for part in parts.chunk(3, -1))
+        room = torch.empty((), dtype=x.dtype, device=x.device).expand(q.shape[0], q.shape[1], k.shape[1])
+        scores = torch.baddbmm(room, q, k.transpose(1, 2), beta=0.0, alpha=self.width**-0.5)
+        mixed = torch.bmm(F.dropout(F.softmax(scores, -1), 0.1), v)
+        return self.out(mixed.unflatten(0, (-1, self.heads)).transpose(1, 2).flatten(2))
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + F.dropout(self.leave(self.attention(self.enter(self.norm_1(x)))), 0.1)
@@ -104,7 +104,7 @@ class Part(nn.Module):
         ranks = given.tensor
         self.words = nn.Embedding(WORDS // ranks, given.width) if stage == 0 else None
         count = given.layers // given.stages + (stage < given.layers % given.stages)
-        self.blocks = nn.ModuleList(Block(given.width, given.heads, group) for _ in range(count))
+        self.blocks = nn.ModuleList(GptLayer(given.width, given.heads, group) for _ in range(count))
         self.scores = Scores(given.width, ranks) if stage == given.stages - 1 else None
         self.group, self.recompute = group, given.recompute
 
@@ -173,6 +173,8 @@ class Trainer:
         with torch.device("meta"):
             part = Part(given, self.number, self.group).to(HALF)
         self.part = part.to_empty(device=self.device)
+        for parameter in self.part.parameters():
+            nn.init.normal_(parameter, std=0.02)
         self.optimizer = Mixed(self.part, mesh["replica"].get_group())
         self.loss = partial(loss_of, group=self.group)
         self.schedules: dict[int, Schedule1F1B] = {}

@@ -35,7 +35,7 @@ MOST_BATCHES = 2
 """Further micro-batches of a step take as long as the second one."""
 
 
-class Block(nn.Module):
+class MptLayer(nn.Module):
     """Normalization first, attention over what came before."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -54,14 +54,14 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.norm_2(x))))
 
 
-class Mpt(nn.Module):
+class MptModel(nn.Module):
     """Token numbers (N, S) to scores (N, S, 50368) by the embedding's own weights."""
 
     def __init__(self, model: str, length: int, recompute: bool) -> None:
         super().__init__()
         layers, width, heads = SIZES[model]
         self.words, self.places = nn.Embedding(WORDS, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(MptLayer(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.recompute = recompute
 
@@ -73,21 +73,23 @@ class Mpt(nn.Module):
 
 
 def allocate(module: nn.Module) -> None:
-    """Give a module's own weights memory, without values."""
+    """Give a module's own weights memory, and values."""
     module.to_empty(device="cuda", recurse=False)
+    for parameter in module.parameters(recurse=False):
+        nn.init.normal_(parameter, std=0.02)
 
 
 def sharded(model: str, length: int, recompute: bool, strategy: str, pure: bool) -> FullyShardedDataParallel:
     """The model, a block of whose weights is gathered at a time."""
     with torch.device("meta"):
-        net = Mpt(model, length, recompute)
+        net = MptModel(model, length, recompute)
     half = torch.bfloat16
     return FullyShardedDataParallel(
         net,
         sharding_strategy=ShardingStrategy[strategy],
         mixed_precision=MixedPrecision(half, half if pure else torch.float32, half),
         backward_prefetch=BackwardPrefetch.BACKWARD_POST,
-        auto_wrap_policy=lambda module, recurse, nonwrapped_numel: recurse or isinstance(module, Block),
+        auto_wrap_policy=lambda module, recurse, nonwrapped_numel: recurse or isinstance(module, MptLayer),
         param_init_fn=allocate,
         device_id=torch.cuda.current_device(),
         limit_all_gathers=True,

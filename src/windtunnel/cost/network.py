@@ -101,7 +101,9 @@ class Between:
         domains = self._domains(spread)
         if domains == 1:
             return self.inside.time_us(kind, size, spread.ranks)
-        return min(self._candidates(kind, size, spread.ranks, domains, self._rate(spread, domains)))
+        found = min(self._candidates(kind, size, spread.ranks, domains, self._rate(spread, domains)))
+        within = -(-spread.ranks // domains)
+        return max(found, self.inside.time_us(kind, size, within)) if within > 1 and kind != "send" else found
 
     def _rate(self, spread: Spread, domains: int) -> float:
         """Bytes a microsecond that a group has of the NICs of a domain, one way."""
