@@ -1,8 +1,8 @@
 """GPT as Megatron-DeepSpeed trains it, in stock PyTorch: tensor and data parallelism, and one forward one backward.
 
 Weights in FP16 with FP32 copies, gradients reduced at the end of a step in one piece, attention by batched products,
-whole blocks computed again with --recompute. The causal mask, which Megatron's own softmax applies, is left out. Rank 0 prints the milliseconds of a step of --accumulate micro-batches,
-from the last of its ranks.
+whole blocks computed again with --recompute. The causal mask, which Megatron's own softmax applies, is left out. Rank 0
+prints the milliseconds of a step of --accumulate micro-batches, until the last rank has ended.
 """
 
 from __future__ import annotations

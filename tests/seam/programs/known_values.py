@@ -1,4 +1,4 @@
-"""Integers and truths through every collective and message; each rank writes what it reads of them, as JSON."""
+"""Integers, truths and a few numbers through every collective and message; each rank writes what it reads of them, as JSON."""
 
 import json
 import sys
@@ -58,10 +58,30 @@ def sent() -> torch.Tensor:
     return tensor
 
 
+def exchanged_by_one() -> torch.Tensor:
+    """Only the first rank has rows, for itself: to the others their own parts look even (pytorch#146468)."""
+    rows = [2 * (rank == 0), *[0] * (size - 1)]
+    dist.all_to_all_single(torch.zeros(rows[0], dtype=torch.int64), torch.arange(rows[0]), rows, rows)
+    left_over = torch.arange(size + 1)  # NCCL moves one for each rank (pytorch#101380)
+    dist.all_to_all_single(torch.zeros_like(left_over), left_over)
+    return torch.tensor(rows)
+
+
+def numbers() -> torch.Tensor:
+    rate, share = torch.tensor([3e-4]), torch.tensor(0.25 * (rank + 1), dtype=torch.bfloat16)
+    dist.all_reduce(rate, dist.ReduceOp.MAX)
+    dist.all_reduce(share, dist.ReduceOp.AVG)
+    told = torch.full((2,), 0.1 * (rank + 1))
+    if rank < 2:
+        dist.send(told, 1) if rank == 0 else dist.recv(told, 0)
+    return torch.cat([rate, share.float().view(1) * 2, told])
+
+
 seen = {
     "sum": reduced(dist.ReduceOp.SUM), "largest": reduced(dist.ReduceOp.MAX), "mean": reduced(dist.ReduceOp.AVG),
     "broadcast": broadcast(), "gathered": gathered(), "exchanged": exchanged(), "counted": counted(),
     "reduced to the root": reduced_to_root(), "sent": sent(),
+    "exchanged by one": exchanged_by_one(), "numbers": numbers(),
 }  # fmt: skip
 Path(f"{sys.argv[1]}.{rank}").write_text(json.dumps({name: tensor.tolist() for name, tensor in seen.items()}))
 dist.destroy_process_group()

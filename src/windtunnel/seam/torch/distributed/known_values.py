@@ -23,6 +23,8 @@ from windtunnel.seam.torch.tags import is_physically_meta
 Tensor = torch.Tensor
 MOST_SENT = 16
 """Elements of a message whose values travel."""
+EXCHANGES = ("alltoall_base_", "all_to_all_single")
+"""How the names of all-to-alls begin whose values are played."""
 NOTHING_SENT = [0] * (1 + MOST_SENT)
 """What goes with a message whose values are not known: whether they are, and their places."""
 
@@ -89,6 +91,14 @@ class KnownVoices(played.Voices):
             raise _UnknownError
         return [part[1:].clone().view(tensor.dtype).view(tensor.shape) for part in found]
 
+    def agree(self, named: Keywords) -> None:
+        """Go on with an all-to-all only if it is an even one, and few elements, on every rank."""
+        even = played.is_even(self.group, named)
+        size = named["input"].numel()
+        mine = torch.tensor([even and size <= MOST, size], dtype=torch.int64, device="cpu")
+        if any(not part[0] or part[1] != size for part in super().met(mine)):
+            raise _UnknownError
+
     def of_root(self, place: int, tensor: Tensor) -> Tensor:
         """The tensor of the root."""
         if place not in self.group.present and not self.is_small:
@@ -97,13 +107,21 @@ class KnownVoices(played.Voices):
         return super().of_root(place, tensor)
 
 
+def exchanges(name: str) -> bool:
+    """Whether an operator is an all-to-all whose values are played."""
+    return name.partition("::")[2].startswith(EXCHANGES)
+
+
 def carry(state: State, group: played.PlayedGroup, moved: Moved) -> None:
     """Take what is known of a collective's inputs to its outputs."""
     name, named, reduction, reads, writes = moved
     if group.alone:
         return
-    # The same on every rank: NCCL moves as many elements of one type.
+    # The same on every rank: NCCL moves as many elements of one type, but for an all-to-all, whose sizes are each
+    # rank's own; of those only integers are asked for.
     kept = bool(reads) and all(map(is_kind_kept, reads)) and sum(tensor.numel() for tensor in reads) <= MOST
+    if exchanges(name):
+        kept = bool(reads) and not any(tensor.is_floating_point() or tensor.is_complex() for tensor in reads)
     kept = kept and reduction != "PREMUL_SUM" and not is_composed(name, named)
     found = _exchanged(state, group, moved) if kept else None
     for place, tensor in enumerate(writes):
@@ -132,6 +150,8 @@ def _exchanged(state: State, group: played.PlayedGroup, moved: Moved) -> tuple[s
     given = {key: each(value, lambda tensor: places.get(id(tensor), tensor)) for key, value in named.items()}
     voices = KnownVoices(state.groups, group, name, known)
     try:
+        if exchanges(name):
+            voices.agree(given)
         if name.startswith("c10d::"):
             played.write(voices, name, given, reduction)
             out = [places[id(tensor)] for tensor in writes]

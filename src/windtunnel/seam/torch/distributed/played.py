@@ -316,14 +316,14 @@ def write(voices: Voices, name: str, named: Keywords, reduction: str) -> None:
                 found = voices.gather(named["input_tensor"])
                 into = named["output_tensor"].detach().view(group.size, -1)
                 into.copy_(torch.stack([part.reshape(-1) for part in found]))
-            case "alltoall_base_" if _is_even(group, named):
+            case "alltoall_base_" if is_even(group, named):
                 into = named["output"].detach()
                 into.copy_(_of_each(voices, named["input"]).view_as(into))
             case _:
                 voices.cannot()
 
 
-def _is_even(group: PlayedGroup, named: Keywords) -> bool:
+def is_even(group: PlayedGroup, named: Keywords) -> bool:
     """Whether each pair of ranks exchanges equally much in an all-to-all, and nothing is left over."""
     if named["input"].numel() % group.size:
         return False
@@ -351,7 +351,7 @@ def functional(voices: Voices, name: str, named: Keywords) -> object:
                 made = torch.cat([part.reshape(tensor.shape) for part in voices.gather(tensor)])
             case "broadcast" | "broadcast_":
                 made = voices.of_root(named["src"], tensor).clone()
-            case "all_to_all_single" if _is_even(voices.group, named):
+            case "all_to_all_single" if is_even(voices.group, named):
                 made = _of_each(voices, tensor).view(tensor.shape)
             case _:
                 voices.cannot()

@@ -103,7 +103,24 @@ def efficient_attention_backward(
     return first, second, third, of_bias[..., :last]
 
 
+def rms_norm(input: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None) -> tuple[Tensor, Tensor]:
+    """aten::_fused_rms_norm: the input's shape, and a number a row in FP32 at least; PyTorch's parts take 2 ms."""
+    rows = input.shape[: input.dim() - len(shape)] + (1,) * len(shape)
+    wide = torch.float64 if input.dtype is torch.float64 else torch.float32
+    return torch.empty_like(input, memory_format=torch.contiguous_format), input.new_empty(rows, dtype=wide)
+
+
+def rms_norm_backward(
+    grad: Tensor, input: Tensor, shape: Sequence[int], rstd: Tensor, weight: Tensor | None, mask: Sequence[bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """aten::_fused_rms_norm_backward: gradients of the input and of the weight, where they are wanted."""
+    of_weight = torch.empty_like(weight) if mask[1] and weight is not None else None
+    return torch.empty_like(input, memory_format=torch.contiguous_format) if mask[0] else None, of_weight
+
+
 SHAPES: dict[str, Callable[..., object]] = {
+    "aten::_fused_rms_norm": rms_norm,
+    "aten::_fused_rms_norm_backward": rms_norm_backward,
     "aten::_efficient_attention_backward": efficient_attention_backward,
     "aten::log_sigmoid_forward": log_sigmoid,
     "aten::_thnn_fused_lstm_cell": lstm_cell,
