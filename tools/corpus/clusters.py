@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from tools.corpus import tables
 from tools.corpus.outcomes import Outcome, tau
+from windtunnel.reports.parts.job import slowest
 
 FOLDER = Path(__file__).resolve().parent
 STEP = re.compile(r"step of ([\d.]+) ms")
@@ -120,7 +121,8 @@ def predicted(some: Sequence[ClusterRow]) -> Iterator[tuple[ClusterRow, Outcome]
 def declines(found: Sequence[tuple[ClusterRow, Outcome]]) -> list[tuple[str, float, float]]:
     """By how many percent a GPU does less in the largest cluster of a model than in the smallest: published, predicted.
 
-    Only rows of one batch and one number of micro-batches are compared.
+    Only rows of one batch and one number of micro-batches are compared. All wait for the slowest GPU, which the upper
+    end of the report's step range expects to be later the more there are.
     """
     series: dict[str, list[tuple[ClusterRow, Outcome]]] = defaultdict(list)
     for row, one in found:
@@ -128,9 +130,11 @@ def declines(found: Sequence[tuple[ClusterRow, Outcome]]) -> list[tuple[str, flo
             series[f"{row.model} on {row.gpu}, {row.layout}, {row.strategy}"].append((row, one))
     made = []
     for name, some in series.items():
-        (_, one), *_, (_, other) = sorted(some, key=lambda pair: pair[0].gpus) * 2
-        if len({row.gpus for row, _ in some}) > 1:
+        in_order = sorted(some, key=lambda pair: pair[0].gpus)
+        (first, one), (last, other) = in_order[0], in_order[-1]
+        if first.gpus < last.gpus:
             published, model = one.published / other.published, one.predicted / other.predicted
+            model *= (1.0 + slowest(first.gpus)) / (1.0 + slowest(last.gpus))
             made.append((name, 100.0 * (1.0 - published), 100.0 * (1.0 - model)))
     return made
 

@@ -1,4 +1,4 @@
-"""Integers, truths and a few numbers through every collective and message; each rank writes what it reads of them, as JSON."""
+"""Integers, truths and single numbers through every collective and message; each rank writes what it reads, as JSON."""
 
 import json
 import sys
@@ -71,7 +71,7 @@ def numbers() -> torch.Tensor:
     rate, share = torch.tensor([3e-4]), torch.tensor(0.25 * (rank + 1), dtype=torch.bfloat16)
     dist.all_reduce(rate, dist.ReduceOp.MAX)
     dist.all_reduce(share, dist.ReduceOp.AVG)
-    told = torch.full((2,), 0.1 * (rank + 1))
+    told = torch.tensor([0.1 * (rank + 1)])
     if rank < 2:
         dist.send(told, 1) if rank == 0 else dist.recv(told, 0)
     return torch.cat([rate, share.float().view(1) * 2, told])

@@ -1,8 +1,8 @@
 """Values that a rehearsal without data knows after all.
 
-Integers and truths that the host put on a device are few, and decide most: labels, masks, lengths, counters. So do
-single floating-point numbers: a learning rate, a seed's norm, a time. A copy of them stays on the host and goes through
-the same operators, as long as all that an operator takes is known.
+Integers and truths that the host put on a device are few, and decide most: labels, masks, lengths, counters. A copy of
+them stays on the host and goes through the same operators, as long as all that an operator takes is known. So does a
+single floating-point number that the host brought, a learning rate or a time; those that a device made are data.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from windtunnel.seam.torch.tags import Storage, is_physically_meta, storage_of, 
 Tensor = torch.Tensor
 MOST = 1 << 16
 """Elements: the tokens of a large batch. What is larger decides nothing, and would cost time."""
-FEW = 16
-"""Floating-point elements: numbers that a program reports or decides by, but no data."""
+MAKING = ("aten::fill_", "aten::zero_")
+"""Operators that write what no tensor brought."""
 ROUTED = 1 << 24
 """Elements of what comes of indices that are taken for others: it decides which tokens an expert gets."""
 OVERWRITING = ("aten::copy_", "aten::fill_", "aten::zero_")
@@ -32,6 +32,7 @@ class KnownValues:
     def __init__(self) -> None:
         self.any = False  # whether anything ever was
         self.guess = ""  # what stood for a value that the operator took which runs
+        self.brings = True  # whether that operator has its values of tensors
 
     def of(self, tensor: Tensor) -> Tensor | None:
         """The values of a device tensor as a host tensor that shares memory with its other views; None if unknown."""
@@ -44,7 +45,7 @@ class KnownValues:
 
     def can_keep(self, tensor: Tensor) -> bool:
         """Whether the values of a new device tensor are of a kind that is kept."""
-        if not is_kind_kept(tensor):
+        if not is_kind_kept(tensor) or (tensor.dtype.is_floating_point and not self.brings):
             return False
         return 0 < tensor.numel() <= (ROUTED if self.guess else MOST) and fills_its_memory(tensor)
 
@@ -83,6 +84,7 @@ class KnownValues:
         mutated = [tensor for place in plan.mutated for tensor in tensors_in((args[place],))]
         if not mutated and not plan.fresh:
             return ()  # a view of what is known
+        self.brings = not plan.factory and plan.card.exact != "from shapes" and plan.name not in MAKING
         self.guess = next(filter(None, map(self.guessed, filter(is_physically_meta, tensors_in(args)))), "")
         if not mutated and not any(map(self.can_keep, tensors_in((out,)))):
             if plan.name in ZEROS and isinstance(out, Tensor):  # they would take the tensor's memory on the host
@@ -152,10 +154,10 @@ class KnownValues:
 
 
 def is_kind_kept(tensor: Tensor) -> bool:
-    """Whether values of a tensor's kind are kept: integers and truths, and a few floating-point numbers."""
+    """Whether values of a tensor's kind are kept: integers and truths, and single floating-point numbers."""
     if tensor.layout is not torch.strided or tensor.dtype.is_complex:
         return False
-    return tensor.numel() <= FEW or not tensor.dtype.is_floating_point
+    return tensor.numel() == 1 or not tensor.dtype.is_floating_point
 
 
 def fills_its_memory(tensor: Tensor) -> bool:
