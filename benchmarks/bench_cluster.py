@@ -80,30 +80,32 @@ dist.destroy_process_group()
 '''
 
 
+SIZES = "4096, 14336, 32, 8, 32, 131072, 8192"
+DIVIDING = "4096, 16384, 32, 32, 32, 131072, 8192"
+"""Each dimension that FSDP2 divides is a multiple of 4,096: else the last ranks have less to do than the first."""
+LARGE = str(Path(__file__).with_name("llama_405b.py"))
+
+
 class Case(NamedTuple):
-    """A cluster, further options, and the model that is trained."""
+    """A cluster, further options, and the program."""
 
     cluster: str
     options: tuple[str, ...] = ()
-    model: str = "8B"
+    program: str = "train.py"
 
     @property
     def title(self) -> str:
-        words = f"405B on {self.cluster}" if self.model == "405B" else self.cluster
+        words = f"405B, TP 8, PP 16, on {self.cluster}" if self.program == LARGE else self.cluster
         return words + (f", `{' '.join(self.options)}`" if self.options else "")
-
-    @property
-    def program(self) -> str:
-        return "train.py" if self.model == "8B" else str(Path(__file__).with_name("llama_405b.py"))
 
 
 CASES = {
     "node": Case("1x8xH100"),
     "nodes": Case("8x8xH100"),
     "many": Case("64x8xH100"),
-    "most": Case("512x8xH100"),
+    "most": Case("512x8xH100", program="dividing.py"),
     "unchecked": Case("64x8xH100", ("--check-fold", "0")),
-    "pipeline": Case("64x8xH100", ("--check-fold", "0"), "405B"),
+    "pipeline": Case("64x8xH100", ("--check-fold", "0"), LARGE),
 }
 
 
@@ -130,6 +132,7 @@ def main() -> None:
     options, rows = parser.parse_args(), {}
     with tempfile.TemporaryDirectory(prefix="windtunnel-cluster-") as folder:
         Path(folder, "train.py").write_text(PROGRAM, encoding="utf-8")
+        Path(folder, "dividing.py").write_text(PROGRAM.replace(SIZES, DIVIDING), encoding="utf-8")
         for name, case in CASES.items():
             if options.only in (None, name):
                 rows[name] = measure(case, folder)
