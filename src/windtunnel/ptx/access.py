@@ -7,7 +7,10 @@ what is wrong, and answers with the lanes that may go on."""
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
+from collections.abc import Sequence
 
 from windtunnel.ptx.values import BITS, LANES, lanes, vector
 
@@ -51,6 +54,19 @@ def _splat(name: str, value: str) -> str:
 
 def _reduce(name: str, target: str, value: str) -> str:
     return f"  %{target} = call i64 @llvm.vector.reduce.{name}.v{LANES}i64({ADDRESSES} %{value})\n"
+
+
+def known_shape(offsets: Sequence[int], size: int) -> tuple[int, int, int, int]:
+    """How lanes lie at those bytes from the first one: the shape, the lowest, the highest, and all offsets' bits."""
+    bits = functools.reduce(operator.or_, offsets)
+    groups = [[o - offsets[g] for o in offsets[g : g + GROUP]] for g in range(0, LANES, GROUP)]
+    if list(offsets) == [lane * size for lane in range(LANES)]:
+        kind = NEIGHBOURS
+    elif all(group == [lane * size for lane in range(GROUP)] for group in groups):
+        kind = EIGHTS
+    else:
+        kind = SCATTERED if any(map(any, groups)) else ONES
+    return kind, min(offsets), max(offsets), bits
 
 
 def shape(size: int) -> tuple[str, dict[str, str]]:

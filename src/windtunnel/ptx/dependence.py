@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from windtunnel.ptx.flow import REGISTER, Graph, is_barrier, written_and_read
 from windtunnel.ptx.syntax import Instruction
 
 ACCESSES = ("ld", "ldu", "st", "atom", "red", "cp")
 TURNS = ("bra", "ret", "exit", "trap", *ACCESSES)
+KINDS = {"ld": "loaded", "ldu": "loaded", "cp": "loaded", "st": "stored", "atom": "atomic", "red": "atomic"}
 SHARED_BY_ALL = ("global", "generic")
 OWN = ("shared", "local")
 """Memory that holds what the kernel itself put there."""
@@ -21,9 +23,16 @@ Origins = frozenset[int | str]
 PLACE = re.compile(r"\[\s*([\w$%@#~]+)\s*(?:\+\s*(\d+))?")
 
 
-def accessed(graph: Graph, parameters: Mapping[str, int], variables: Collection[str]) -> tuple[Origins, Origins]:
-    """From what the addresses are computed at which the kernel loads from the memory that all blocks share, and those
-    at which it stores there."""
+@dataclass(frozen=True)
+class Accessed:
+    """From what each address is computed at which a kernel uses the memory that all blocks share."""
+
+    loaded: frozenset[Origins]
+    stored: frozenset[Origins]
+    atomic: frozenset[Origins]
+
+
+def accessed(graph: Graph, parameters: Mapping[str, int], variables: Collection[str]) -> Accessed:
     every = [instruction for block in graph.blocks for instruction in block]
     origins: dict[str, Origins] = {}
     changed = True
@@ -37,16 +46,16 @@ def accessed(graph: Graph, parameters: Mapping[str, int], variables: Collection[
                 changed |= new
                 if new:
                     origins[register] = origins.get(register, frozenset()) | found
-    loaded: set[int | str] = set()
-    stored: set[int | str] = set()
+    found_at: dict[str, set[Origins]] = {kind: set() for kind in KINDS.values()}
     for instruction in every:
-        if instruction.name not in ("ld", "ldu", "st", "cp") or instruction.space not in SHARED_BY_ALL:
+        if instruction.name not in KINDS or instruction.space not in SHARED_BY_ALL:
             continue
-        place = instruction.operands[0 if instruction.name == "st" else 1] if len(instruction.operands) > 1 else ""
+        at = 1 if instruction.name in ("ld", "ldu", "cp", "atom") else 0
+        place = instruction.operands[at] if len(instruction.operands) > at else ""
         words = REGISTER.findall(place)
         known = {o for word in words for o in origins.get(word, ())} | {word for word in words if word in variables}
-        (stored if instruction.name == "st" else loaded).update(known - {UNKNOWN} or {UNKNOWN})
-    return frozenset(loaded), frozenset(stored)
+        found_at[KINDS[instruction.name]].add(frozenset(known or {UNKNOWN}))
+    return Accessed(**{kind: frozenset(found) for kind, found in found_at.items()})
 
 
 def _origin(

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.ptx import layout as at
-from windtunnel.ptx.access import SHAPE
+from windtunnel.ptx.access import SHAPE, known_shape
 from windtunnel.ptx.flow import Graph, fences, tells_others, unsupported, written_and_read
 from windtunnel.ptx.layout import Layout, register_type
+from windtunnel.ptx.lines import NONE, Line
 from windtunnel.ptx.syntax import Instruction
 from windtunnel.ptx.values import LANES, Builder, Value, lanes, vector
 
@@ -75,6 +76,8 @@ class Emitter(Builder):
         self.helpers: set[str] = set()
         self.places: dict[tuple[str, str], Value] = {}
         """The host's addresses of what a base names in a space, as far as this block has made them."""
+        self.offsets: dict[str, tuple[int, ...]] = {}
+        """What each lane of a vector adds to the first one's number."""
         self._spread: dict[str, str] = {}
         self._shapes: dict[tuple[str, int], str] = {}
         """How addresses lie that were looked at in this block."""
@@ -86,12 +89,41 @@ class Emitter(Builder):
             return f'%"R.{register}"'
         return self.offset("%frame", self.layout.slots[register])
 
+    def line(self, name: str) -> Line | None:
+        """How the lanes' values of a register lie, where all of them are at the same instruction."""
+        return self.graph.lines.of.get(name) if self.mode == at.WHOLE else None
+
+    def is_scalar(self, name: str) -> bool:
+        """Whether one number is kept of a register, not 32."""
+        return name in self.graph.uniform or self.line(name) is not None
+
     def _register(self, name: str) -> Value:
         if name not in self.cached:
-            type, uniform = register_type(self.graph.registers[name]), name in self.graph.uniform
-            text = self.load(type if uniform else vector(type), self.home(name), 4 if type == "i1" else 8)
-            self.cached[name] = Value(text, type, uniform)
+            type, scalar = register_type(self.graph.registers[name]), self.is_scalar(name)
+            text = self.load(type if scalar else vector(type), self.home(name), 4 if type == "i1" else 8)
+            value = Value(text, type, scalar)
+            line = self.line(name)
+            self.cached[name] = value if line is None or line.same else self.along(value, line.offsets)
         return self.cached[name]
+
+    def along(self, first: Value, offsets: tuple[int, ...]) -> Value:
+        """All lanes, of the first one's number."""
+        wide = vector(first.type)
+        text = self.assign(f"add {wide} {self.lanes(first)}, {lanes(first.type, list(offsets))}")
+        self.firsts[text], self.offsets[text] = first.text, offsets
+        return Value(text, first.type)
+
+    def offsets_of(self, value: Value) -> tuple[int, ...] | None:
+        """What each lane adds to the first lane's number, if that is known."""
+        if value.uniform:
+            return NONE
+        if value.text in self.made and value.text not in self.offsets:
+            opcode, given = self.made[value.text]
+            parts = [self.offsets_of(part) for part in given] if opcode.startswith("add ") else [None]
+            known = [part for part in parts if part is not None]
+            if len(known) == 2:
+                self.offsets[value.text] = tuple(map(sum, zip(*known, strict=True)))
+        return self.offsets.get(value.text)
 
     def type_of_register(self, name: str) -> str:
         return register_type(self.graph.registers[name])
@@ -104,14 +136,17 @@ class Emitter(Builder):
             raise UnsupportedError(f"The PTX register {name} is written but not declared")
         type = register_type(self.graph.registers[name])
         value = self.resize(value, type, signed)
-        if name not in self.graph.uniform:
+        line = self.line(name)
+        if name not in self.graph.uniform and line is None:
             value = self.spread(value)
             if self.mask is not self.base:
                 old = self.spread(self._register(name))
                 value = self.select(Value(self.mask or FULL, "i1"), value, old)
-        elif not value.uniform:  # computed for each lane, of what all have in common
-            first = self.assign(f"extractelement {vector(value.type)} {value.text}, i32 0")
-            value = Value(first, value.type, True)
+        elif line is None or line.same:  # computed for each lane, of what all have in common
+            value = Value(self.first(value), value.type, True)
+        else:
+            value = self.spread(value)
+            self.offsets[value.text] = line.offsets
         self.cached[name] = value
         self.dirty.add(name)
 
@@ -121,13 +156,15 @@ class Emitter(Builder):
             value = self.cached[name]
             home = self.home(name)
             align = 4 if value.type == "i1" else 8
-            if self.base is not None and not value.uniform:
+            if self.line(name) is not None:
+                value = Value(self.first(value), value.type, True)
+            elif self.base is not None and not value.uniform:
                 wide = vector(value.type)
                 old = Value(self.load(wide, home, align), value.type)
                 value = self.select(Value(self.base, "i1"), value, old)
             self.store(self.type_of(value), value.text, home, align)
-        self.cached.clear()
-        self.dirty.clear()
+        for known in (self.cached, self.dirty, self.made, self.firsts, self.offsets):
+            known.clear()  # type: ignore[attr-defined]
 
     # Operands
 
@@ -217,17 +254,29 @@ class Emitter(Builder):
 
     def spread_once(self, value: Value) -> str:
         """The value as a vector, made once in this block."""
-        if not value.uniform:
+        offsets = self.offsets_of(value)
+        if offsets is None:
             return value.text
         if value.text not in self._spread:
-            self._spread[value.text] = self.lanes(value)
+            first = Value(self.first(value), value.type, True)
+            self._spread[value.text] = self.lanes(first) if value.uniform else self.along(first, offsets).text
         return self._spread[value.text]
 
-    def shape(self, addresses: str, size: int) -> str:
+    def shape(self, addresses: Value, size: int) -> str:
         """How the lanes' addresses lie, as `access.py` knows it."""
-        key = addresses, size
-        if key not in self._shapes:
-            self._shapes[key] = self.assign(f"call {SHAPE} @look_{size}({vector('i64')} {addresses})")
+        key = addresses.text, size
+        offsets = self.offsets_of(addresses)
+        if key not in self._shapes and offsets is not None:
+            parts = known_shape(offsets, size)
+            first = Value(self.first(addresses), "i64", True)
+            low, high = (self.operation("add", first, self.constant("i64", o)).text for o in parts[1:3])
+            bits = self.operation("or", first, self.constant("i64", parts[3])).text
+            whole = "poison"
+            for j, (type, part) in enumerate(zip(SHAPE.strip("{} ").split(", "), (parts[0], low, high, bits), strict=True)):
+                whole = self.assign(f"insertvalue {SHAPE} {whole}, {type} {part}, {j}")
+            self._shapes[key] = whole
+        elif key not in self._shapes:
+            self._shapes[key] = self.assign(f"call {SHAPE} @look_{size}({vector('i64')} {self.spread_once(addresses)})")
         return f"{SHAPE} {self._shapes[key]}"
 
     def running(self) -> str:

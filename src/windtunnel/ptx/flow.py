@@ -4,12 +4,13 @@ threads."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.ptx.calls import Flat
 from windtunnel.ptx.facts import Facts, Kind
+from windtunnel.ptx.lines import Lines
 from windtunnel.ptx.meeting import collective, mask_operand, meets, ranks
 from windtunnel.ptx.syntax import Instruction, Label
 
@@ -69,6 +70,8 @@ class Graph:
     """Whether blocks wait for what others write, and nothing orders what these have written before."""
     locks: bool = False
     """Whether it may have locks, which others may ask or open by plain accesses."""
+    lines: Lines = field(default_factory=lambda: Lines({}, {}))
+    """The registers of a whole warp that lie in a line, for the blocks of threads that it is compiled for."""
     raw: set[str] = field(default_factory=set)
     """Registers that may hold the host's NaN."""
 
@@ -142,7 +145,10 @@ def waits_for_others(instruction: Instruction) -> bool:
     return instruction.has("cas") or instruction.has("exch") or reads
 
 
-def build(flat: Flat, table: Mapping[str, Facts], apart: bool = False) -> Graph:
+def build(
+    flat: Flat, table: Mapping[str, Facts], apart: bool = False, alone: Collection[Instruction] = ()
+) -> Graph:
+    """The graph of a kernel; a block of its own begins with each instruction of `alone`."""
     blocks: list[list[Instruction]] = [[]]
     targets: dict[str, int] = {}
     skipped = 0
@@ -162,10 +168,10 @@ def build(flat: Flat, table: Mapping[str, Facts], apart: bool = False) -> Graph:
             blocks.append([])
             targets[name] = len(blocks) - 1
             continue
-        if waits_for_others(statement) and blocks[-1]:
+        if statement in alone or (waits_for_others(statement) and blocks[-1]):
             blocks.append([])
-        alone = apart and collective(statement)
-        if meets(statement) and blocks[-1] and (alone or not _together(blocks[-1][-1], statement)):
+        by_itself = apart and collective(statement)
+        if meets(statement) and blocks[-1] and (by_itself or not _together(blocks[-1][-1], statement)):
             blocks.append([])  # lanes that arrive first wait for the others at a block's start
         if is_barrier(statement) and statement.has("red"):
             # The result is there once the barrier is passed: another instruction of our own takes it.

@@ -14,7 +14,7 @@ from windtunnel.ptx.flow import ENDS, LEAVES, is_barrier, waits_for_others
 from windtunnel.ptx.layout import register_type
 from windtunnel.ptx.meeting import collective, mask_operand, meets
 from windtunnel.ptx.semantics import warps
-from windtunnel.ptx.syntax import Instruction
+from windtunnel.ptx.syntax import BYTES, Instruction
 from windtunnel.ptx.values import Value, vector
 
 I32 = vector("i32")
@@ -118,9 +118,9 @@ class FunctionText:
     def _whole(self) -> None:
         e, graph = self.emitter, self.graph
         for name, kind in graph.registers.items():
-            type = register_type(kind) if name in graph.uniform else vector(register_type(kind))
+            type = register_type(kind) if e.is_scalar(name) else vector(register_type(kind))
             e.emit(f'%"R.{name}" = alloca {type}, align 64')
-            e.store(type, "zeroinitializer" if name not in graph.uniform else "0", f'%"R.{name}"', 8)
+            e.store(type, "0" if e.is_scalar(name) else "zeroinitializer", f'%"R.{name}"', 8)
         self._switch(e.load("i32", self.resume), "bad", {graph.rank[i]: f"E{i}" for i in sorted(graph.entries)})
         e.label("bad")
         e.emit("ret i32 -2")
@@ -131,11 +131,33 @@ class FunctionText:
         for index in range(self.end):
             e.label(f"B{index}")
             self._spin(index, f"B{self.end}")
+            self._stay_in_line(index)
             self._count(index, "32")
             e.block(index)
             self._leave_whole(index)
         e.label(f"B{self.end}")
         e.emit(f"ret i32 {at.FINISHED}")
+
+    def _stay_in_line(self, index: int) -> None:
+        """Where a lane's number would wrap around, the warp goes on lane by lane."""
+        e, block = self.emitter, self.graph.blocks[index]
+        checked = self.graph.lines.checked.get(block[0]) if block else None
+        if checked is None:
+            return
+        operand, line = checked
+        value = e.value(operand, e.type_of_register(operand))
+        first, bits = Value(e.first(value), value.type, True), 8 * BYTES[block[0].type]
+        signed = block[0].type[0] == "s"
+        lowest, highest = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+        first = e.resize(first, f"i{bits}")
+        below = e.compare("sge" if signed else "uge", first, e.constant(first.type, lowest - min(line.offsets)))
+        above = e.compare("sle" if signed else "ule", first, e.constant(first.type, highest - max(line.offsets)))
+        e.emit(f"br i1 {e.operation('and', below, above).text}, label %I{index}, label %O{index}")
+        e.label(f"O{index}")
+        self._move(self.graph.live[index], load=False, apart=True)
+        e.store(I32, f"splat (i32 {self.graph.rank[index]})", self.counters, 8)
+        self._return(at.TO_PARTIAL)
+        e.label(f"I{index}")
 
     def _short(self, index: int) -> bool:
         """Whether a block that some lanes skip is carried out under a mask: the warp stays together."""
@@ -154,24 +176,27 @@ class FunctionText:
         e.base = e.mask = None
         e.emit(f"br label %B{index + 1}")
 
-    def _move(self, registers: set[str], load: bool) -> None:
-        """Between the frame and the function's own registers."""
+    def _move(self, registers: set[str], load: bool, apart: bool = False) -> None:
+        """Between the frame and the function's own registers; `apart`: the lanes go on by themselves."""
         e = self.emitter
         for name in sorted(registers):
-            kind = register_type(self.graph.registers[name])
-            type, align = kind if name in self.graph.uniform else vector(kind), 4 if kind == "i1" else 8
+            kind, line = register_type(self.graph.registers[name]), e.line(name)
+            align = 4 if kind == "i1" else 8
             slot, own = e.offset("%frame", e.layout.slots[name]), f'%"R.{name}"'
+            type = kind if e.is_scalar(name) else vector(kind)
             source, target = (slot, own) if load else (own, slot)
-            e.store(type, e.load(type, source, align), target, align)
+            value = Value(e.load(type, source, align), kind, e.is_scalar(name))
+            if apart and line is not None and name not in self.graph.uniform:
+                value = e.spread(value) if line.same else e.along(value, line.offsets)
+            e.store(e.type_of(value), value.text, target, align)
 
     def _leave_whole(self, index: int) -> None:
         e, graph = self.emitter, self.graph
         block = graph.blocks[index]
         last = block[-1] if block else None
         following = index + 1
-        condition = (
-            e.lanes(e.guard(last)) if last is not None and last.guard and last.name in ("bra", *LEAVES) else None
-        )
+        guard = e.guard(last) if last is not None and last.guard and last.name in ("bra", *LEAVES) else None
+        condition = e.lanes(guard) if guard is not None and not guard.uniform else None
         e.flush(e.live_after(index))
         if last is not None and is_barrier(last):
             self._move(graph.live[following], load=False)
@@ -185,6 +210,9 @@ class FunctionText:
         if target <= index:
             self._loop(index, f"C{index}", f"B{self.end}")
             e.label(f"C{index}")
+        if guard is not None and guard.uniform:
+            e.emit(f"br i1 {guard.text}, label %B{target}, label %B{following}")
+            return
         if condition is None:
             e.emit(f"br label %B{target}")
             return
@@ -198,7 +226,7 @@ class FunctionText:
         if target == index + 2 and self._short(following):
             self._beside(following, condition)
             return
-        self._move(graph.live[following] | graph.live[target], load=False)
+        self._move(graph.live[following] | graph.live[target], load=False, apart=True)
         counters = e.assign(
             f"select {vector('i1')} {condition}, {I32} splat (i32 {graph.rank[target]}), {I32} "
             f"splat (i32 {graph.rank[following]})"
@@ -244,7 +272,13 @@ class FunctionText:
         whole = e.assign(f"icmp eq i32 {e.mask_bits(mask).text}, -1")
         e.emit(f"br i1 {whole}, label %full, label %part")
         e.label("full")
-        self._switch(lowest.text, "part", dict.fromkeys(sorted(graph.rank[i] for i in graph.entries), "to_whole"))
+        entries = {graph.rank[i]: i for i in graph.entries}
+        lying = {i: [r for r in graph.live[i] if r in graph.lines.of and r not in graph.uniform] for i in graph.entries}
+        names = {rank: f"J{entries[rank]}" if lying[entries[rank]] else "to_whole" for rank in sorted(entries)}
+        self._switch(lowest.text, "part", names)
+        for index in sorted(i for i in lying if lying[i]):
+            e.label(f"J{index}")
+            self._in_line(sorted(lying[index]))
         e.label("to_whole")
         e.store("i32", lowest.text, self.resume)
         e.store("i64", "0", self.held)
@@ -266,6 +300,20 @@ class FunctionText:
         left = e.assign(f"and i32 {e.load('i32', self.alive)}, {e.assign(f'xor i32 {gone}, -1')}")
         e.store("i32", left, self.alive)
         e.emit("br label %dispatch")
+
+    def _in_line(self, registers: list[str]) -> None:
+        """A warp whose lanes have met goes on whole if its registers lie as they did."""
+        e = self.emitter
+        wrong = None
+        for name in registers:
+            kind, line = register_type(self.graph.registers[name]), self.graph.lines.of[name]
+            slot = e.offset("%frame", e.layout.slots[name])
+            value = Value(e.load(vector(kind), slot, 4 if kind == "i1" else 8), kind)
+            first = Value(e.assign(f"extractelement {vector(kind)} {value.text}, i32 0"), kind, True)
+            other = e.compare("ne", value, e.spread(first) if line.same else e.along(first, line.offsets))
+            wrong = other if wrong is None else e.operation("or", wrong, other)
+        bits = e.mask_bits(wrong.text if wrong else FULL).text
+        e.emit(f"br i1 {e.assign(f'icmp eq i32 {bits}, 0')}, label %to_whole, label %part")
 
     def _called(self, ready: str) -> str:
         """Lanes that have met take what the others brought before these go on."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from windtunnel.ptx import layout as at
 from windtunnel.ptx.counters import Counters, count
-from windtunnel.ptx.dependence import UNKNOWN
+from windtunnel.ptx.dependence import UNKNOWN, Origins
 from windtunnel.ptx.emitter import Site
 from windtunnel.ptx.engine import Code, runtime_address
 from windtunnel.ptx.faults import BESIDE_ATOMICS, KINDS, TRAPS, Incident, KernelFault, sentence
@@ -25,6 +25,7 @@ from windtunnel.ptx.structures import (
     LANES,
     ORDER_BYTES,
     OWN_BYTES,
+    PAGE,
     SEEN_BYTES,
     SHADOW_BYTES,
     SHADOW_HEAD,
@@ -50,8 +51,6 @@ MOST_INSTRUCTIONS = 1 << 32
 """Of a warp in loops; one that spends more never ends, as far as anybody waits."""
 OUTPUT_BYTES = 1 << 20
 FAULT_ROOM = 256
-MOST_SHARED = 16 << 20
-"""Bytes of an allocation up to which each thread's accesses are noted, where the kernel reads and writes it."""
 OF_ALLOCATIONS = (
     "out-of-bounds", "uninitialized-read", "misaligned", "block-conflict", "global-race", "global-warp-race",
     "read-only-cache",
@@ -193,11 +192,15 @@ class Run:
                 found.append((value, parameter, offset))
         return found
 
-    def _read_and_written(self) -> set[int]:
-        """Where the allocations begin that the kernel may read and write, as far as its code shows."""
-        loaded, stored = (set(map(self._begin, origins)) - {0} for origins in self.kernel.accessed)
-        every = UNKNOWN in self.kernel.accessed[0] or UNKNOWN in self.kernel.accessed[1]
-        return loaded | stored if every else loaded & stored
+    def _used(self, places: Iterable[Origins]) -> set[int] | None:
+        """Where the allocations begin that the kernel may use at such places; None: nobody can tell."""
+        found: set[int] = set()
+        for origins in places:
+            begins = set(map(self._begin, origins)) - {0}
+            if not begins and UNKNOWN in origins:
+                return None
+            found |= begins
+        return found
 
     def _begin(self, origin: int | str) -> int:
         """Where the allocation begins that a parameter (by its offset) or a variable names; or 0."""
@@ -221,7 +224,9 @@ class Run:
         self.machine.several = self.machine.base + self.request.blocks + 1
         stores = [s.size for s in self.sites if s.kind != "load" and s.space in ("global", "generic")]
         grain = self.machine.global_grain = min([2, *(size.bit_length() - 1 for size in stores)])
-        both = self._read_and_written()
+        places = self.kernel.accessed
+        loaded, stored = self._used(places.loaded), self._used(places.stored)
+        written, pool = self._used(places.stored | places.atomic), 0
         regions = (Region * max(len(self.regions), 1))()
         for index, region in enumerate(self.regions):
             entry = regions[index]
@@ -232,9 +237,14 @@ class Run:
                 entry.blank = ctypes.addressof(view)
             if region.start in pointers and self.request.checks != "none":
                 cells = (region.size >> grain) + 2
-                entry.writer, entry.reader = (self._shadow(4 * cells) for _ in range(2))
-                if region.start in both and region.size <= MOST_SHARED:
-                    entry.threads, entry.cells = self._zeroed(OWN_BYTES * cells), cells
+                if written is None or region.start in written:  # else nothing conflicts there
+                    entry.writer = self._shadow(4 * cells)
+                if entry.writer and (loaded is None or region.start in loaded):
+                    entry.reader = self._shadow(4 * cells)
+                if entry.reader and (stored is None or region.start in stored):
+                    pages = cells // PAGE + 1
+                    entry.pages, pool = self._zeroed(8 * pages), pool + pages
+        self.machine.pool = self._zeroed(OWN_BYTES * PAGE * pool)
         shared = self.kernel.layout.shared_bytes + self.request.dynamic_shared + 64
         machine = self.machine
         machine.regions, machine.region_count = regions, len(self.regions)
@@ -373,6 +383,7 @@ class Run:
         shared = -(-(context.shared_bytes + 128) // 1024) * 1024
         warps, local = context.warps * room, LANES * layout.local_bytes
         residents, variants = Residents(), Variants()
+        self.machine.together = 1
         residents.room = room
         residents.frames = self._zeroed(warps * layout.frame_bytes)
         residents.local, residents.local_step = self._zeroed(warps * local), local

@@ -14,10 +14,11 @@ from windtunnel.ptx.dependence import deciding
 from windtunnel.ptx.engine import Code, cache_folder
 from windtunnel.ptx.flow import of_grid
 from windtunnel.ptx.launch import Checks, Frames, Launch, Request, Run, Triple, place
+from windtunnel.ptx.lines import Shape, shape_of
 from windtunnel.ptx.memory import Allocation, Memory
 from windtunnel.ptx.structures import aligned
 from windtunnel.ptx.syntax import BYTES, Declaration, Function, Parameter, Source, parse
-from windtunnel.ptx.variants import Prepared, compile_variant, prepare
+from windtunnel.ptx.variants import Prepared, compile_variant, for_shape, prepare
 
 MOST_RESIDENT = 1024
 """Blocks at the same time, where nobody says of which GPU."""
@@ -39,7 +40,8 @@ class Kernel:
         self.name = function.name
         self.parameters: tuple[Parameter, ...] = function.parameters
         self.max_threads = function.max_threads
-        self._codes: dict[bool, Code] = {}
+        self._codes: dict[tuple[Shape, bool], Code] = {}
+        self._shaped: dict[Shape, Prepared] = {}
         self._idle: dict[Triple, list[Frames]] = {}
         """Frames that no launch uses, by size of the block."""
 
@@ -71,10 +73,16 @@ class Kernel:
         found = (place(one, self._module.source.files) for one in deciding(self._prepared.graph))
         return tuple(dict.fromkeys(found))
 
-    def _code(self, instrumented: bool) -> Code:
-        if instrumented not in self._codes:
-            self._codes[instrumented] = compile_variant(self._prepared, instrumented, self._module.folder)
-        return self._codes[instrumented]
+    def _for(self, shape: Shape) -> Prepared:
+        if shape not in self._shaped:
+            self._shaped[shape] = for_shape(self._prepared, shape)
+        return self._shaped[shape]
+
+    def _code(self, shape: Shape, instrumented: bool) -> Code:
+        key = shape, instrumented
+        if key not in self._codes:
+            self._codes[key] = compile_variant(self._for(shape), instrumented, self._module.folder)
+        return self._codes[key]
 
     def launch(
         self,
@@ -100,14 +108,14 @@ class Kernel:
         request = Request(
             grid, block, shared_bytes, arguments, memory, checks, schedule, output, cooperative, most_resident, sampled
         )
-        module = self._module
+        module, shape = self._module, shape_of(block)
         run = Run(
-            self._prepared,
+            self._for(shape),
             self.parameters,
             module.table,
             module.source.files,
             request,
-            self._code,
+            functools.partial(self._code, shape),
             module.folder,
             self._idle,
         )

@@ -10,8 +10,8 @@ SEEN_BYTES = 16 << 14
 """Of the table of lines that a block has touched."""
 ORDER_BYTES = 12
 """`Order` of runtime.h."""
-OWN_BYTES = 24
-"""Of a cell of global memory that threads of one block may share."""
+OWN_BYTES, PAGE = 24, 1024
+"""Of a cell of global memory that threads of one block may share, and how many of them lie together."""
 SHADOW_BYTES, SHADOW_HEAD = 48, 64
 """Of a cell of shared memory, and before the first one."""
 COPIES_BYTES = 72
@@ -22,7 +22,7 @@ CHECK, COUNT = 1, 2
 class Region(Structure):
     _fields_ = [("low", c_uint64), ("high", c_uint64), ("blank", c_void_p), ("writer", c_void_p), ("reader", c_void_p),
                 ("touched_low", c_uint64), ("touched_high", c_uint64), ("touched", c_int64),
-                ("threads", c_void_p), ("cells", c_int64)]  # fmt: skip
+                ("pages", c_void_p)]  # fmt: skip
 
 
 class SiteCounts(Structure):
@@ -51,6 +51,7 @@ class Machine(Structure):
         ("most_loops", c_int64), ("order", c_void_p), ("time", c_uint32), ("grid_barriers", c_int32),
         ("base", c_uint32), ("several", c_uint32), ("atomics", c_int32),
         ("global_grain", c_int32), ("unfenced", c_int32),
+        ("pool", c_void_p), ("pool_used", c_int64), ("generation", c_uint32), ("together", c_uint32),
         ("copies", c_int64),
     ]  # fmt: skip
 

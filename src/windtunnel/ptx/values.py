@@ -49,6 +49,10 @@ class Builder:
         self.lines: list[str] = []
         self.declared: dict[str, str] = {}
         self.count = 0
+        self.made: dict[str, tuple[str, tuple[Value, ...]]] = {}
+        """Vectors of the block that is being emitted, by what each lane is computed of."""
+        self.firsts: dict[str, str] = {}
+        """The first lane of vectors."""
 
     def emit(self, text: str) -> None:
         self.lines.append("  " + text)
@@ -110,6 +114,8 @@ class Builder:
         agreed = self.agree(*values)
         first = agreed[0]
         text = self.assign(f"{opcode} {self.type_of(first)} {', '.join(v.text for v in agreed)}")
+        if not first.uniform:
+            self.made[text] = f"{opcode} {first.type}", values
         return Value(text, first.type, first.uniform)
 
     def compare(self, predicate: str, a: Value, b: Value) -> Value:
@@ -117,15 +123,40 @@ class Builder:
         return Value(result.text, "i1", result.uniform)
 
     def select(self, condition: Value, a: Value, b: Value) -> Value:
-        c, a, b = self.agree(condition, a, b)
+        given = condition, a, b
+        c, a, b = self.agree(*given)
         wide = self.type_of(a)
-        return Value(
-            self.assign(f"select {self.type_of(c)} {c.text}, {wide} {a.text}, {wide} {b.text}"), a.type, a.uniform
-        )
+        text = self.assign(f"select {self.type_of(c)} {c.text}, {wide} {a.text}, {wide} {b.text}")
+        if not a.uniform:
+            self.made[text] = "select", given
+        return Value(text, a.type, a.uniform)
 
     def convert(self, opcode: str, value: Value, type: str) -> Value:
         wide = type if value.uniform else vector(type)
-        return Value(self.assign(f"{opcode} {self.type_of(value)} {value.text} to {wide}"), type, value.uniform)
+        text = self.assign(f"{opcode} {self.type_of(value)} {value.text} to {wide}")
+        if not value.uniform:
+            self.made[text] = f"{opcode} to {type}", (value,)
+        return Value(text, type, value.uniform)
+
+    def first(self, value: Value) -> str:
+        """The first lane's value, computed alone where that can be."""
+        if value.uniform:
+            return value.text
+        if value.text in self.firsts:
+            return self.firsts[value.text]
+        if value.text in self.made:
+            opcode, given = self.made[value.text]
+            parts = [(part.type, self.first(part)) for part in given]
+            if opcode == "select":
+                text = "select " + ", ".join(f"{type} {part}" for type, part in parts)
+            elif " to " in opcode:
+                text = f"{opcode.split()[0]} {parts[0][0]} {parts[0][1]} to {value.type}"
+            else:
+                text = f"{opcode} {', '.join(part for _, part in parts)}"
+        else:
+            text = f"extractelement {vector(value.type)} {value.text}, i32 0"
+        self.firsts[value.text] = self.assign(text)
+        return self.firsts[value.text]
 
     def bitcast(self, value: Value, type: str) -> Value:
         return value if value.type == type else self.convert("bitcast", value, type)

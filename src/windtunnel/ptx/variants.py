@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from windtunnel.ptx import access, table
+from windtunnel.ptx import access, lines, table
 from windtunnel.ptx import layout as at
-from windtunnel.ptx.calls import flatten
-from windtunnel.ptx.dependence import Origins, accessed
+from windtunnel.ptx.calls import Flat, flatten
+from windtunnel.ptx.dependence import Accessed, accessed
 from windtunnel.ptx.emitter import Emitter, Site
 from windtunnel.ptx.engine import Code
 from windtunnel.ptx.flow import Graph, build
@@ -29,12 +29,12 @@ class Prepared:
     """A kernel between its text and its code."""
 
     name: str
+    flat: Flat
     graph: Graph
     layout: Layout
     parameters: Mapping[str, int]
     sites: dict[Site, int]
-    accessed: tuple[Origins, Origins]
-    """From what the addresses come at which it loads from and stores to the memory of all blocks."""
+    accessed: Accessed
 
 
 def prepare(source: Source, function: Parsed) -> Prepared:
@@ -44,7 +44,15 @@ def prepare(source: Source, function: Parsed) -> Prepared:
         graph = build(flat, table.ROWS, apart=True)
     layout = lay_out(source, flat)
     parameters = {p.name: p.offset for p in function.parameters}
-    return Prepared(function.name, graph, layout, parameters, {}, accessed(graph, parameters, layout.variables))
+    return Prepared(function.name, flat, graph, layout, parameters, {}, accessed(graph, parameters, layout.variables))
+
+
+def for_shape(kernel: Prepared, shape: lines.Shape) -> Prepared:
+    """The kernel for blocks whose threads lie in that way."""
+    found = lines.find(kernel.graph, shape)
+    graph = build(kernel.flat, table.ROWS, kernel.graph.apart, set(found.checked))
+    graph.lines = found
+    return replace(kernel, graph=graph, sites={})
 
 
 def compile_variant(kernel: Prepared, instrumented: bool, folder: Path) -> Code:

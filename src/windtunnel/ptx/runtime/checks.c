@@ -73,7 +73,7 @@ static int global_groups(Context *c, Frame *f, const Groups *g) {
   if (c->checking & CHECK) {
     uint64_t part = (1u << c->machine->global_grain) - 1, starts = g->starts[0] | g->starts[1] | g->starts[2] | g->starts[3];
     if (r->low & part || ((uint64_t)g->size <= part && ((starts | g->bytes) & part))) return 0;
-    if (r->threads && (g->shape == ONES || (uint64_t)g->size <= part)) return 0;
+    if (r->pages && (g->shape == ONES || (uint64_t)g->size <= part)) return 0;
     if (g->constant && r->touched & WRITTEN) return 0;
     for (int k = 0; k < g->runs; k++)
       if (!global_run(c, r, g->starts[k] - r->low, (int)g->bytes, g->size, f->warp, g->lane + GROUP * k, g->kind)) return 0;
@@ -183,8 +183,12 @@ void wt_block(Context *c) {
   Machine *m = c->machine;
   if (m->shadow) m->shadow[0] = ++m->epoch;
   m->epoch++;
+  if (!m->together) m->generation++, m->pool_used = 0;
   if (m->shadow && m->copies) begin_copies(c);
 }
+
+// All lanes meet.
+void wt_met(int memory, Context *c, Frame *f) { c->machine->warp_epoch[f->warp & 63] += memory, c->machine->warp_met[f->warp & 63]++; }
 
 void wt_meet(const uint32_t *named, int bits, int site, int memory, Context *c, Frame *f) {
   Machine *m = c->machine;

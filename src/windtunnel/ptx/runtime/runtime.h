@@ -14,11 +14,11 @@ typedef struct {
   uint32_t *reader;   // number of the block that read it in this launch, or Machine.several
   uint64_t touched_low, touched_high;
   int64_t touched; // READ and WRITTEN
-  uint32_t *threads; // what threads of a block did, as many arrays as OWN_WORDS, where the kernel reads and writes it
-  int64_t cells;     // of each of these
+  uint64_t *pages; // where the kernel reads and writes it: the generation of PAGE cells << 32 | their number in the pool
 } Region;
 
-// What the threads of a block did to a cell of global memory.
+// What the threads of a block did to cells of global memory: as many arrays of PAGE.
+enum { PAGE = 1024 };
 enum { OWN_WROTE, OWN_WRITER, OWN_ACCESS, OWN_READ_AT, OWN_READER, OWN_READERS, OWN_WORDS };
 
 typedef struct {
@@ -92,6 +92,9 @@ typedef struct {
   int32_t atomics;  // whether atomics of shared memory are looked at beside other accesses
   int32_t global_grain; // a cell of global memory has 1 << global_grain bytes
   int32_t unfenced; // blocks wait for each other, and nothing in the kernel is a fence
+  uint32_t *pool;   // of pages: blocks that run in turn use the same ones
+  int64_t pool_used;
+  uint32_t generation, together; // which pages are of now; several blocks are under way
   int64_t copies;   // where the threads' Copies lie behind a block's shadow, or 0: it makes none
 } Machine;
 #define SEEN (1 << 14)

@@ -242,7 +242,8 @@ static void pass_grid(Context *c, Residents *r, int64_t used) {
     if (!g->writer || !g->touched_high) continue;
     int grain = m->global_grain;
     uint64_t first = (g->touched_low - g->low) >> grain, words = ((g->touched_high - g->low - 1) >> grain) + 1 - first;
-    memset(g->writer + first, 0, 4 * words), memset(g->reader + first, 0, 4 * words);
+    memset(g->writer + first, 0, 4 * words);
+    if (g->reader) memset(g->reader + first, 0, 4 * words);
   }
   for (int64_t slot = 0; slot < used; slot++) {
     if (!r->block[slot]) continue;

@@ -4,7 +4,12 @@
 // Whether a block's number is of this launch: memory is used again, also for the other purpose, and ATOMICALLY is a sign.
 static inline int current(uint32_t number, uint32_t base) { return (int32_t)number > (int32_t)base; }
 
-static uint32_t *own(const Region *r, int which) { return r->threads + which * r->cells; }
+// What this block did to a cell, and behind it to its neighbours of the same page.
+static uint32_t *own(Machine *m, Region *r, int64_t q) {
+  uint64_t *page = &r->pages[q / PAGE];
+  if (*page >> 32 != m->generation) *page = (uint64_t)m->generation << 32 | m->pool_used++;
+  return m->pool + (int64_t)(uint32_t)*page * PAGE * OWN_WORDS + q % PAGE;
+}
 
 // Notes that lanes of a warp read neighbouring cells: `bits` are those of the first cell.
 static inline void note_readers(uint32_t *restrict readers, uint32_t *restrict reader, uint32_t *restrict read_at, int n, int shift, uint32_t bits, uint32_t tag, uint32_t epoch) {
@@ -26,8 +31,9 @@ static inline uint32_t read_by_others(const uint32_t *readers, const uint32_t *r
 // Whether neighbouring lanes meet nothing of other threads of their block in neighbouring cells; notes what they do.
 static int own_run(Context *c, Region *r, int64_t q, int n, int shift, uint32_t me, int warp, int lane, int kind) {
   Machine *m = c->machine;
-  uint32_t *restrict wrote = own(r, OWN_WROTE) + q, *restrict writer = own(r, OWN_WRITER) + q, *restrict access = own(r, OWN_ACCESS) + q;
-  uint32_t *restrict read_at = own(r, OWN_READ_AT) + q, *restrict reader = own(r, OWN_READER) + q, *restrict readers = own(r, OWN_READERS) + q;
+  if (q / PAGE != (q + n - 1) / PAGE) return 0;
+  uint32_t *at = own(m, r, q), *restrict wrote = at + OWN_WROTE * PAGE, *restrict writer = at + OWN_WRITER * PAGE, *restrict access = at + OWN_ACCESS * PAGE;
+  uint32_t *restrict read_at = at + OWN_READ_AT * PAGE, *restrict reader = at + OWN_READER * PAGE, *restrict readers = at + OWN_READERS * PAGE;
   uint32_t epoch = m->epoch, now = m->warp_epoch[warp & 63] & 0xffff, tag = (uint32_t)warp << 16 | (m->warp_met[warp & 63] & 0xffff), thread = warp * LANES + lane, bad = 0;
   for (int j = 0; j < n; j++) bad |= wrote[j] == epoch && (writer[j] & 0xffff) != thread + (j >> shift);
   if (kind == LOAD) {
@@ -44,8 +50,8 @@ static int own_run(Context *c, Region *r, int64_t q, int n, int shift, uint32_t 
 static void own_shadow(Context *c, Region *r, int64_t q, int site, int thread, int kind, uint64_t p, int wrote, int read) {
   Machine *m = c->machine;
   uint32_t warp = thread / LANES, now = m->warp_epoch[warp & 63] & 0xffff, tag = warp << 16 | (m->warp_met[warp & 63] & 0xffff), bit = 1u << thread % LANES;
-  uint32_t *at = r->threads + q;
-  int64_t step = r->cells;
+  uint32_t *at = own(m, r, q);
+  const int64_t step = PAGE;
   int writer = at[OWN_WRITER * step] & 0xffff;
   read &= at[OWN_READ_AT * step] == m->epoch;
   if (kind == LOAD) {
@@ -78,17 +84,18 @@ int global_run(Context *c, Region *r, uint64_t offset, int bytes, int size, int 
       for (int i = 0; i < bytes; i++) bad |= r->blank[offset + i];
     if (r->writer && !bad) {
       for (int i = 0; i < n; i++) bad |= current(writer[i] & by, base) && writer[i] != me;
-      if (bad || (r->threads && !own_run(c, r, offset >> g, n, shift, me, warp, lane, kind))) return 0;
-      for (int i = 0; i < n; i++) reader[i] = current(reader[i], base) && reader[i] != me ? several : me;
+      if (bad || (r->pages && !own_run(c, r, offset >> g, n, shift, me, warp, lane, kind))) return 0;
+      for (int i = 0; i < n && r->reader; i++) reader[i] = current(reader[i], base) && reader[i] != me ? several : me;
     }
     return !bad;
   }
   if (r->writer && !part) {
     for (int i = 0; i < n; i++) {
       uint32_t wrote = writer[i] & ~ATOMICALLY;
-      bad |= (current(wrote, base) && wrote != me) | (current(reader[i], base) && reader[i] != me);
+      bad |= current(wrote, base) && wrote != me;
     }
-    if (bad || (r->threads && !own_run(c, r, offset >> g, n, shift, me, warp, lane, kind))) return 0;
+    for (int i = 0; i < n && r->reader; i++) bad |= current(reader[i], base) && reader[i] != me;
+    if (bad || (r->pages && !own_run(c, r, offset >> g, n, shift, me, warp, lane, kind))) return 0;
     for (int i = 0; i < n; i++) writer[i] = me;
   }
   if (r->blank) memset(r->blank + offset, 0, bytes);
@@ -131,13 +138,13 @@ void global_shadow(Context *c, Region *r, uint64_t p, int size, int site, int th
   }
   if (!r->writer) return;
   for (uint64_t w = offset >> g; w <= (offset + size - 1) >> g; w++) {
-    uint32_t wrote = r->writer[w] & ~ATOMICALLY, atomically = r->writer[w] & ATOMICALLY, read = r->reader[w];
+    uint32_t wrote = r->writer[w] & ~ATOMICALLY, atomically = r->writer[w] & ATOMICALLY, read = r->reader ? r->reader[w] : 0;
     int other_wrote = current(wrote, base) && wrote != me && !ordered(c, wrote);
     if (constant && current(wrote, base)) report(c, CACHED, site, thread, (int)(wrote - base) - 1, p, 0);
-    if (r->threads && kind != ATOMIC) own_shadow(c, r, w, site, thread, kind, p, wrote == me && !atomically, read == me);
+    if (r->pages && kind != ATOMIC) own_shadow(c, r, w, site, thread, kind, p, wrote == me && !atomically, read == me);
     if (kind == LOAD) {
       if (other_wrote && (!atomically || m->unfenced)) report(c, CONFLICT, site, thread, (int)(wrote - base) - 1, p, atomically ? 3 : 0);
-      r->reader[w] = current(read, base) && read != me ? m->several : me;
+      if (r->reader) r->reader[w] = current(read, base) && read != me ? m->several : me;
     } else if (kind == STORE) {
       if (other_wrote) report(c, CONFLICT, site, thread, (int)(wrote - base) - 1, p, 1);
       if (current(read, base) && read != me && !ordered(c, read)) report(c, CONFLICT, site, thread, read == m->several ? -1 : (int)(read - base) - 1, p, 2);

@@ -122,7 +122,7 @@ def permitted(e: Emitter, i: Instruction, kind: int, space: str, where: Where, s
         called = f"wt_permit({wide_address} {where.vector(e).text}, {wide} {mask}, {told}, i32 {size})"
     else:
         base = where.lanes(e)
-        given = f"{e.shape(base, size)}, {wide_address} {base}, {wide} {mask}, i64 {where.offset}"
+        given = f"{e.shape(where.base, size)}, {wide_address} {base}, {wide} {mask}, i64 {where.offset}"
         called = f"permit_{size}({given}, {told})"
     return e.assign(f"call {wide} @{called}"), told
 
@@ -135,7 +135,7 @@ def load_values(e: Emitter, i: Instruction, space: str, where: Where, type: str,
     wide = vector(type)
     result = wide if count == 1 else "{" + ", ".join([wide] * count) + "}"
     base = where.lanes(e)
-    addresses = f"{e.shape(base, size)}, {vector('i64')} {base}, {vector('i1')} {mask}, i64 {where.offset}"
+    addresses = f"{e.shape(where.base, size)}, {vector('i64')} {base}, {vector('i1')} {mask}, i64 {where.offset}"
     text = e.assign(f"call {result} @{name}({addresses}, {told})")
     if count == 1:
         return [Value(text, type)]
@@ -150,7 +150,7 @@ def store_values(e: Emitter, i: Instruction, space: str, where: Where, values: l
     e.helpers.add(name)
     listed = ", ".join(f"{vector(type)} {e.lanes(v)}" for v in values)
     base = where.lanes(e)
-    addresses = f"{e.shape(base, size)}, {vector('i64')} {base}, {vector('i1')} {mask}, i64 {where.offset}"
+    addresses = f"{e.shape(where.base, size)}, {vector('i64')} {base}, {vector('i1')} {mask}, i64 {where.offset}"
     e.emit(f"call void @{name}({addresses}, {told}, {listed})")
 
 

@@ -15,12 +15,17 @@ REDUCTIONS = ("add", "min", "max", "and", "or", "xor")
 def members_of(e: Emitter, i: Instruction, operand: str) -> Value:
     """The lanes that the instruction names, checked against those that are here."""
     named = e.value(operand, "i32")
+    memory = int(i.name in ("bar", "barrier"))  # no other one orders what lanes do to memory
+    if e.mode == at.WHOLE and e.mask is None and named.text == "-1":
+        if e.instrumented:
+            e.declared["wt_met"] = "declare void @wt_met(i32, ptr, ptr)"
+            e.emit(f"call void @wt_met(i32 {memory}, ptr %context, ptr %frame)")
+        return named
     bits = e.mask_bits(e.running())
     site = e.site(i, "warp", "", 0)
     area = e.offset("%scratch", 0)
     e.store(vector("i32"), e.lanes(named), area, 64)
     e.declared["wt_meet"] = "declare void @wt_meet(ptr, i32, i32, i32, ptr, ptr)"
-    memory = int(i.name in ("bar", "barrier"))  # no other one orders what lanes do to memory
     if e.instrumented or e.mode == at.PARTIAL:
         e.emit(f"call void @wt_meet(ptr {area}, i32 {bits.text}, i32 {site}, i32 {memory}, ptr %context, ptr %frame)")
     return named
