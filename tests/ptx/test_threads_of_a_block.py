@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.ptx.cuda import compiled, launch, np
+from windtunnel.ptx.dependence import UNKNOWN
 from windtunnel.ptx.syntax import parse
 from windtunnel.ptx.variants import prepare
 
@@ -76,6 +77,7 @@ KERNEL k(const float *x, float *y, const long *at, float **w) {
   y[at[t]] = x[t] + z[t];
 }""")
     source = parse(code)
-    loaded, stored = prepare(source, source.functions["k"]).accessed
-    assert loaded == {0, 16, "z"}
-    assert stored == {8}
+    found = prepare(source, source.functions["k"]).accessed
+    assert found.loaded == {frozenset({0}), frozenset({16}), frozenset({"z"})}
+    assert found.stored == {frozenset({8, UNKNOWN})}
+    assert not found.atomic

@@ -90,10 +90,47 @@ static int global_groups(Context *c, Frame *f, const Groups *g) {
   return 1;
 }
 
+// All lanes read one or two words of shared memory, or both halves of the warp 16 neighbours: as products in tiles do.
+static int shared_words(Context *c, Frame *f, int shape, uint64_t a, uint64_t b, int size, int site) {
+  Machine *m = c->machine;
+  uint64_t base = c->shared_base, low = a < b ? a : b, high = a < b ? b : a, bytes = shape == ONES ? size : GROUP * size;
+  if (low < base || high + bytes > base + (uint64_t)c->shared_bytes || crooked(a | b, size)) return 0;
+  m->access++;
+  if (c->checking & CHECK) {
+    int good = size >= 1 << m->grain;
+    if (shape == EIGHTS) good = good && shared_run(c, a - base, 2 * (int)bytes, size, f->warp, 0, 1, LOAD);
+    else if (a == b) good = good && shared_one(c, a - base, size, f->warp, 0xffffffffu);
+    else good = good && shared_one(c, a - base, size, f->warp, 0xffff) && shared_one(c, b - base, size, f->warp, 0xffff0000u);
+    if (!good) { m->access--; return 0; }
+  }
+  if (c->checking & COUNT) {
+    Site *s = &c->sites[site];
+    s->wavefronts += 1 + (shape == ONES && high >> 2 != low >> 2 && !((high - low) >> 2 & 31));
+    s->requests++, s->lanes += LANES, s->bytes += (uint64_t)LANES * size;
+  }
+  return 1;
+}
+
+// The usual case: all lanes are neighbours.
+static int line(Context *c, Frame *f, Groups *g, int space) {
+  if (crooked(g->starts[0], g->size)) return 0;
+  g->runs = 1, g->bytes = (uint64_t)g->size * LANES, g->low = g->high = g->starts[0];
+  g->starts[1] = g->starts[2] = g->starts[3] = g->starts[0];
+  c->machine->access++;
+  int good = space ? shared_groups(c, f, g) : global_groups(c, f, g);
+  c->machine->access -= !good;
+  return good;
+}
+
 int wt_groups(int shape, int bits, uint64_t a, uint64_t b, uint64_t d, uint64_t e, int size, int code, int site, Context *c, Frame *f) {
+  if (code == 16 + LOAD && bits == -1 && size <= 4 && !c->trap) {
+    if (shape == ONES && a == b && d == e) return shared_words(c, f, shape, a, d, size, site);
+    if (shape == EIGHTS && a == d && b == e && b == a + GROUP * (uint64_t)size) return shared_words(c, f, shape, a, b, size, site);
+  }
   Groups g = {{a, b, d, e}, .runs = 4, .size = size, .shape = shape, .kind = code & 15, .constant = code >> 8, .site = site, .lanes = LANES, .bits = (uint32_t)bits};
   int space = code >> 4 & 15, good = 0;
   if (c->trap || !bits || space > 1) return 0;
+  if (shape == NEIGHBOURS && bits == -1) return line(c, f, &g, space);
   if (shape == NEIGHBOURS) { // of the lanes that take part, if these are neighbours
     uint32_t rest = g.bits >> __builtin_ctz(g.bits);
     if (rest & (rest + 1)) return 0;

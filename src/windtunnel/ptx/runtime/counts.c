@@ -54,7 +54,8 @@ void count_lanes(Context *c, int kind, Site *s, const uint64_t *a, uint32_t bits
 void count_runs(Context *c, int kind, Site *s, const uint64_t *starts, int runs, uint64_t bytes, int lanes, int size) {
   Lines l;
   l.count = 0;
-  for (int k = 0; k < runs; k++) touch(&l, starts[k], starts[k] + bytes - 1);
+  if (runs == 1 && bytes == 128 && !(starts[0] & 127)) l.count = 1, l.line[0] = starts[0] >> 7, l.sectors[0] = 15;
+  else for (int k = 0; k < runs; k++) touch(&l, starts[k], starts[k] + bytes - 1);
   add(c, kind, s, &l, lanes, size);
 }
 

@@ -1,6 +1,12 @@
 // What blocks did to global memory, and the threads of a block to shared memory: who wrote, who read, and when.
 #include "runtime.h"
 
+// A function of a number of cells, for those that most accesses have: loops of known length become a few instructions.
+#define INLINED static inline __attribute__((always_inline))
+#define OF_CELLS(run, n, shift, ...) \
+  (shift ? run(__VA_ARGS__, n, shift) : n == 32 ? run(__VA_ARGS__, 32, 0) : n == 16 ? run(__VA_ARGS__, 16, 0) \
+   : n == 8 ? run(__VA_ARGS__, 8, 0) : run(__VA_ARGS__, n, 0))
+
 // Whether a block's number is of this launch: memory is used again, also for the other purpose, and ATOMICALLY is a sign.
 static inline int current(uint32_t number, uint32_t base) { return (int32_t)number > (int32_t)base; }
 
@@ -12,7 +18,7 @@ static uint32_t *own(Machine *m, Region *r, int64_t q) {
 }
 
 // Notes that lanes of a warp read neighbouring cells: `bits` are those of the first cell.
-static inline void note_readers(uint32_t *restrict readers, uint32_t *restrict reader, uint32_t *restrict read_at, int n, int shift, uint32_t bits, uint32_t tag, uint32_t epoch) {
+INLINED void note_readers(uint32_t *restrict readers, uint32_t *restrict reader, uint32_t *restrict read_at, int n, int shift, uint32_t bits, uint32_t tag, uint32_t epoch) {
   for (int j = 0; j < n; j++) {
     uint32_t before = read_at[j] == epoch;
     readers[j] = bits << (j >> shift) | (before && reader[j] == tag ? readers[j] : 0);
@@ -22,14 +28,14 @@ static inline void note_readers(uint32_t *restrict readers, uint32_t *restrict r
 }
 
 // Whether anyone but the lane of each cell has read it in this epoch.
-static inline uint32_t read_by_others(const uint32_t *readers, const uint32_t *reader, const uint32_t *read_at, int n, int shift, int lane, uint32_t warp, uint32_t epoch) {
+INLINED uint32_t read_by_others(const uint32_t *readers, const uint32_t *reader, const uint32_t *read_at, int n, int shift, int lane, uint32_t warp, uint32_t epoch) {
   uint32_t bad = 0;
   for (int j = 0; j < n; j++) bad |= read_at[j] == epoch && (reader[j] >> 16 != warp || readers[j] != 1u << (lane + (j >> shift)));
   return bad;
 }
 
 // Whether neighbouring lanes meet nothing of other threads of their block in neighbouring cells; notes what they do.
-static int own_run(Context *c, Region *r, int64_t q, int n, int shift, uint32_t me, int warp, int lane, int kind) {
+INLINED int own_run(Context *c, Region *r, int64_t q, uint32_t me, int warp, int lane, int kind, int n, int shift) {
   Machine *m = c->machine;
   if (q / PAGE != (q + n - 1) / PAGE) return 0;
   uint32_t *at = own(m, r, q), *restrict wrote = at + OWN_WROTE * PAGE, *restrict writer = at + OWN_WRITER * PAGE, *restrict access = at + OWN_ACCESS * PAGE;
@@ -73,18 +79,17 @@ static void own_shadow(Context *c, Region *r, int64_t q, int site, int thread, i
 }
 
 // Cells of neighbouring lanes, all at once; answers 0 if there is something to report.
-int global_run(Context *c, Region *r, uint64_t offset, int bytes, int size, int warp, int lane, int kind) {
-  int g = c->machine->global_grain, n = bytes >> g, part = size < 1 << g;
+INLINED int global_cells(Context *c, Region *r, uint64_t offset, int bytes, int part, int warp, int lane, int kind, int n, int shift) {
+  int g = c->machine->global_grain;
   uint32_t me = c->machine->base + (uint32_t)c->linear + 1, base = c->machine->base, several = c->machine->several;
   uint32_t by = c->machine->unfenced ? ~ATOMICALLY : ~0u; // what was written by an atomic may be read
   uint32_t bad = 0, *restrict writer = r->writer + (offset >> g), *restrict reader = r->reader + (offset >> g);
-  int shift = part ? 0 : __builtin_ctz(size) - g;
   if (kind == LOAD) {
     if (r->blank)
       for (int i = 0; i < bytes; i++) bad |= r->blank[offset + i];
     if (r->writer && !bad) {
       for (int i = 0; i < n; i++) bad |= current(writer[i] & by, base) && writer[i] != me;
-      if (bad || (r->pages && !own_run(c, r, offset >> g, n, shift, me, warp, lane, kind))) return 0;
+      if (bad || (r->pages && !own_run(c, r, offset >> g, me, warp, lane, kind, n, shift))) return 0;
       for (int i = 0; i < n && r->reader; i++) reader[i] = current(reader[i], base) && reader[i] != me ? several : me;
     }
     return !bad;
@@ -95,11 +100,17 @@ int global_run(Context *c, Region *r, uint64_t offset, int bytes, int size, int 
       bad |= current(wrote, base) && wrote != me;
     }
     for (int i = 0; i < n && r->reader; i++) bad |= current(reader[i], base) && reader[i] != me;
-    if (bad || (r->pages && !own_run(c, r, offset >> g, n, shift, me, warp, lane, kind))) return 0;
+    if (bad || (r->pages && !own_run(c, r, offset >> g, me, warp, lane, kind, n, shift))) return 0;
     for (int i = 0; i < n; i++) writer[i] = me;
   }
   if (r->blank) memset(r->blank + offset, 0, bytes);
   return 1;
+}
+
+int global_run(Context *c, Region *r, uint64_t offset, int bytes, int size, int warp, int lane, int kind) {
+  int g = c->machine->global_grain, n = bytes >> g, part = size < 1 << g, shift = part ? 0 : __builtin_ctz(size) - g;
+  if (!r->writer && !r->blank) return 1;
+  return OF_CELLS(global_cells, n, shift, c, r, offset, bytes, part, warp, lane, kind);
 }
 
 // Whether what a block did is handed on to this one: it has passed a fence and an atomic or the like since, and this one
@@ -277,10 +288,8 @@ void shared_shadow(Context *c, uint64_t offset, int size, int site, int thread, 
 
 // The accesses of neighbouring lanes to neighbouring cells, all at once; answers 0 if one needs a look of its own.
 // `twice`: both halves of a warp read the same.
-int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int lane, int twice, int kind) {
+INLINED int shared_cells(Context *c, int64_t q, int warp, int lane, int twice, int kind, int n, int shift) {
   Machine *m = c->machine;
-  int64_t q = offset >> m->grain;
-  int n = bytes >> m->grain, shift = __builtin_ctz(size) - m->grain;
   uint32_t *restrict wrote = array(m, WROTE) + q, *restrict read_at = array(m, READ_AT) + q, *restrict reader = array(m, READER) + q;
   uint32_t *restrict readers = array(m, READERS) + q, *restrict writer = array(m, WRITER) + q;
   uint32_t *restrict access = array(m, WRITE_ACCESS) + q, *restrict early = array(m, EARLY) + q;
@@ -304,6 +313,11 @@ int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int l
     wrote[j] = epoch, writer[j] = now << 16 | (thread + (j >> shift)), access[j] = this;
   }
   return 1;
+}
+
+int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int lane, int twice, int kind) {
+  int grain = c->machine->grain, n = bytes >> grain, shift = __builtin_ctz(size) - grain;
+  return OF_CELLS(shared_cells, n, shift, c, offset >> grain, warp, lane, twice, kind);
 }
 
 // Lanes of a warp that read one place.
