@@ -22,6 +22,17 @@ MISSING = 'pip install "windtunnel[cuda]"'
 """What a user without the extra does."""
 
 
+REFUSED = (
+    (r"requires relocatable device code", "kernels that launch kernels (dynamic parallelism) are not emulated"),
+    (r"'(?:tex\dD|tex1Dfetch|texCubemap|surf\dD|textureReference|texture)\w*'",
+     "textures and surfaces are not emulated: read the memory itself"),
+    (r"'((?:cuda/|cub/|thrust/|cute/|cutlass/)[\w/.]+)' file not found",
+     "windtunnel brings no CUB, Thrust, libcu++ or CUTLASS: name the folder of your own copy (`extra_include_paths`, "
+     "`include_dirs` or -I)"),
+)  # fmt: skip
+"""What clang says of what is not emulated, and what is to be said instead."""
+
+
 class CompileError(RuntimeError):
     """A source that clang does not take; its text is clang's."""
 
@@ -43,7 +54,8 @@ class Clang:
         command = [*self.command, *(os.fspath(one) for one in arguments)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode:
-            raise CompileError(_trimmed(done.stderr))
+            reasons = [said for pattern, said in REFUSED if re.search(pattern, done.stderr)]
+            raise CompileError("\n".join([*reasons, _trimmed(done.stderr)]))
         return done.stderr
 
 

@@ -15,6 +15,11 @@ from windtunnel.seam.patching import Patch
 WHY = "an emulated GPU has no processor to run it on"
 INSTEAD = "write it with PyTorch's operators, or run this part on a real GPU"
 
+CUPY_WHY = "CuPy's arrays are made by a copy of NVIDIA's runtime library in its wheel, which needs NVIDIA's own driver"
+CUPY_INSTEAD = (
+    "give its RawKernel or RawModule the addresses of PyTorch's tensors, write it with PyTorch's operators, or run this "
+    "part on a real GPU"
+)
 CUPY = {
     "": (
         "ElementwiseKernel", "RawKernel", "RawModule", "ReductionKernel", "arange", "array", "asarray", "empty",
@@ -34,10 +39,10 @@ NUMBA = {
 """The same of `numba.cuda`."""
 
 
-def _refusing(module: ModuleType, names: Mapping[str, Sequence[str]], library: str, why: str) -> list[Patch]:
+def _refusing(module: ModuleType, names: Mapping[str, Sequence[str]], why: str, instead: str) -> list[Patch]:
     def refusal(name: str) -> Callable[..., object]:
         def refuse(*_: object, **__: object) -> NoReturn:
-            raise UnsupportedError(f"{name}: {library} {why}, and {WHY}: {INSTEAD}")
+            raise UnsupportedError(f"{name}: {why}: {instead}")
 
         return refuse
 
@@ -52,14 +57,15 @@ def _refusing(module: ModuleType, names: Mapping[str, Sequence[str]], library: s
 
 
 def cupy(module: ModuleType) -> list[Patch]:
-    return _refusing(module, CUPY, "CuPy", "compiles what it computes as CUDA C++")
+    """CuPy's arrays; `extensions/cupy.py` answers its raw kernels over PyTorch's tensors."""
+    return _refusing(module, CUPY, CUPY_WHY, CUPY_INSTEAD)
 
 
 def numba(module: ModuleType) -> list[Patch]:
     """Numba's CUDA kernels; its simulator (NUMBA_ENABLE_CUDASIM=1) computes on host arrays as ever."""
     if "simulator" in str(getattr(getattr(module, "jit", None), "__module__", "")):
         return []
-    return _refusing(module, NUMBA, "Numba", "compiles CUDA kernels to machine code of a GPU")
+    return _refusing(module, NUMBA, f"Numba compiles CUDA kernels to machine code of a GPU, and {WHY}", INSTEAD)
 
 
 def cuda_python(module: ModuleType) -> list[Patch]:

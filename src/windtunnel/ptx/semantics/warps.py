@@ -78,6 +78,9 @@ def shuffle(e: Emitter, i: Instruction) -> None:
     targets = [target.strip() for target in i.operands[0].split("|")]
     value = e.spread(brought(e, i, "i32"))
     mode = next(word for word in i.opcode if word in SHUFFLES)
+    if e.mode == at.PARTIAL:  # what a lane has that does not take part is undefined: all ones show, and are no number
+        here = Value(e.mask_of(present(e, i)), "i1")
+        value = e.select(here, value, e.constant("i32", -1))
     if INTEGER.match(i.operands[2]) and INTEGER.match(i.operands[3]):
         result, inside = _known_shuffle(e, mode, value, int(i.operands[2], 0), int(i.operands[3], 0))
     else:

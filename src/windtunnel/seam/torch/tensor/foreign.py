@@ -10,7 +10,6 @@ from typing import NoReturn
 import torch
 
 from windtunnel.errors import UnsupportedError
-from windtunnel.seam import foreign_kernels
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.state.state import State
 
@@ -69,8 +68,5 @@ def _triton(name: str) -> Callable[[ModuleType], list[Patch]]:
     return patches_of
 
 
-MODULES: dict[str, Callable[[ModuleType], list[Patch]]] = {
-    "cupy": foreign_kernels.cupy,
-    **{name: _triton(name) for name in TRITON},
-}
+MODULES: dict[str, Callable[[ModuleType], list[Patch]]] = {name: _triton(name) for name in TRITON}
 """What is replaced in modules that the program may import later, by their names."""
