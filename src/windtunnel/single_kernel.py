@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,8 +70,9 @@ class Outcome:
 
 
 def run(path: Path, launch: str, gpu: Gpu, seed: int = 0, checks: ptx.Checks = "all",
-        output: Callable[[str], None] = print) -> Outcome:  # fmt: skip
-    """Compile a file and run one of its kernels as a launch in CUDA's own notation says.
+        output: Callable[[str], None] = print, schedules: int = 0) -> Outcome:  # fmt: skip
+    """Compile a file and run one of its kernels as a launch in CUDA's own notation says, and again in as many other
+    orders of its warps and blocks as `schedules` says: a result that depends on the order is a fault.
 
     Raises:
         UsageError: the launch cannot be read, or does not fit the kernel.
@@ -97,15 +98,70 @@ def run(path: Path, launch: str, gpu: Gpu, seed: int = 0, checks: ptx.Checks = "
     if refused:
         error = errors.table()[refused]
         return Outcome(name, gpu.key, *shape[:3], f"{error.name}: {error.text}", "", (), {}, None, None, ())
-    memory = AddressMap()
-    for array in arrays:
-        blank = bytearray(b"\1" * array.values.nbytes) if array.before == b"" else None
-        memory.add(Allocation(array.address, array.values.nbytes, array.name, blank=blank))
-    result = kernel.launch(
-        shape.grid, shape.block, shape.shared_bytes, block, memory=memory, checks=checks, schedule=seed, output=output,
-        cooperative=shape.cooperative, most_resident=limits.together(shape, kernel.shared_bytes, limits.REGISTERS, gpu),
-    )  # fmt: skip
-    return _outcome(path, kernel, shape, gpu, arrays, result)
+
+    def launched(checks: ptx.Checks, schedule: int, output: Callable[[str], None]) -> ptx.Launch:
+        memory = AddressMap()
+        for array in arrays:
+            blank = bytearray(b"\1" * array.values.nbytes) if array.before == b"" else None
+            memory.add(Allocation(array.address, array.values.nbytes, array.name, blank=blank))
+        return kernel.launch(
+            shape.grid, shape.block, shape.shared_bytes, block, memory=memory, checks=checks, schedule=schedule,
+            output=output, cooperative=shape.cooperative,
+            most_resident=limits.together(shape, kernel.shared_bytes, limits.REGISTERS, gpu),
+        )  # fmt: skip
+
+    result = launched(checks, seed, output)
+    outcome = _outcome(path, kernel, shape, gpu, arrays, result)
+    if result.trap is None and schedules:
+        dependent = _in_other_orders(kernel, arrays, seed, schedules, lambda order: launched("none", order, _nothing))
+        return replace(outcome, faults=outcome.faults + dependent)
+    return outcome
+
+
+def _nothing(text: str) -> None:
+    """What other orders print."""
+
+
+def _in_other_orders(
+    kernel: ptx.Kernel, arrays: list[Array], seed: int, schedules: int, launched: Callable[[int], ptx.Launch]
+) -> tuple[dict[str, object], ...]:
+    """The fault of a kernel whose results depend on the order of its warps and blocks, by more than rounding."""
+    first = [array.values.copy() for array in arrays]
+    for order in range(seed + 1, seed + 1 + schedules):
+        for array in arrays:
+            array.values.view("uint8")[:] = bytearray(array.before or bytes(array.values.nbytes))
+        launched(order)
+        for array, before in zip(arrays, first, strict=True):
+            at = _different(array, before)
+            if at is not None:
+                file, line = kernel.ordering
+                message = (
+                    f"{array.name}[{at}] is {array.values[at]} in another order of warps and blocks, and {before[at]} "
+                    "in the first one: the result depends on which thread comes first"
+                )
+                fault = {"kind": "order-dependent", "message": message, "file": file, "line": line}
+                return (fault | {"argument": array.name},)
+    return ()
+
+
+def _different(array: Array, before: NDArray[np.generic]) -> int | None:
+    """The first element that differs by more than sums in another order do."""
+    import numpy as np
+
+    now, then = (_numbers(array.kind, values) for values in (array.values, before))
+    if not array.kind.startswith(("float", "bfloat")):
+        wrong = now != then
+    else:
+        digits = {"float64": 1e-9, "float32": 1e-3}.get(array.kind, 3e-2)
+        largest = float(np.max(np.abs(then[np.isfinite(then)]), initial=0.0))
+        wrong = ~np.isclose(now, then, rtol=digits, atol=digits * largest, equal_nan=True)
+    return int(np.argmax(wrong)) if wrong.any() else None
+
+
+def _numbers(kind: str, values: NDArray[np.generic]) -> NDArray[np.generic]:
+    import numpy as np
+
+    return (values.astype(np.uint32) << 16).view(np.float32) if kind == "bfloat16" else values
 
 
 def _outcome(

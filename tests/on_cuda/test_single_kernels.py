@@ -12,6 +12,7 @@ import torch
 
 from helpers.schemas import conforms
 from windtunnel import emulate, gpus
+from windtunnel.compiler.clang import CompileError
 from windtunnel.errors import UnsupportedError
 from windtunnel.session import Session
 from windtunnel.single_kernel import run
@@ -278,3 +279,61 @@ def test_memory_has_no_type(session: Session) -> None:
     x = torch.zeros(2, device="cuda")
     kernel(block=(1, 1, 1), args=[x, x])
     assert x.tolist() == [2.0, 2.0]
+
+
+ORDERS = """__global__ void slots(int *o, int *n) {
+  if (threadIdx.x == 0) {
+    int at = atomicAdd(n, 1);
+    o[at] = blockIdx.x;
+  }
+}
+__global__ void sums(const float *x, float *s) { atomicAdd(s, x[blockIdx.x * blockDim.x + threadIdx.x]); }
+"""
+
+
+def test_a_result_that_depends_on_the_order_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "orders.cu"
+    file.write_text(ORDERS)
+    found = run(file, "slots<<<16, 32>>>(int[16], int[1]=0)", gpus.find("H100"), schedules=4)
+    ((kind, line),) = [(fault["kind"], fault["line"]) for fault in found.faults]
+    assert (kind, line) == ("order-dependent", 3)
+    assert not run(file, "sums<<<16, 32>>>(float[512], float[1]=0)", gpus.find("H100"), schedules=4).faults  # rounding
+
+
+UNWRITTEN = """__device__ float helper(float a) { float q; q += a; return q; }
+__global__ void faulty(const float *x, float *o, int n) {
+  float sum;
+  for (int i = 0; i < n; i++) sum += x[i];
+  o[threadIdx.x] = sum;
+}
+__global__ void right(const float *x, float *o, int n) {
+  float v;
+  if (threadIdx.x == 0) v = x[0];
+  o[threadIdx.x] = __shfl_sync(~0u, v, 0);
+}
+"""
+
+
+def test_a_variable_that_is_used_before_it_is_written_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "sum.cu"
+    file.write_text(UNWRITTEN)
+    found = run(file, "faulty<<<1, 32>>>(float[32], float[32], 32)", gpus.find("H100"))
+    assert [(fault["kind"], fault["line"]) for fault in found.faults] == [("uninitialized-read", 4)]
+    assert not run(file, "right<<<1, 32>>>(float[32], float[32], 32)", gpus.find("H100")).faults
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("__global__ void k(cudaTextureObject_t t, float *o) { *o = tex2D<float>(t, 0.f, 1.f); }", "textures and surf"),
+        ("__global__ void c() {}\n__global__ void k(float *o) { c<<<1, 1>>>(); }", "dynamic parallelism"),
+        ("#include <cuda/atomic>\n__global__ void k(float *o) {}", "libcu"),
+        ("#include <cublas_v2.h>\nvoid f() { cublasSscal(); }\n__global__ void k(float *o) {}", "calls of cuBLAS"),
+    ],
+    ids=["texture", "kernel", "libcu++", "cuBLAS"],
+)
+def test_what_is_not_emulated_is_refused_by_name(tmp_path: Path, code: str, said: str) -> None:
+    file = tmp_path / "refused.cu"
+    file.write_text(code)
+    with pytest.raises(CompileError, match=said):
+        run(file, "k<<<1, 32>>>(float[32])", gpus.find("H100"))

@@ -74,7 +74,12 @@ def test_tuning_has_switches_and_no_results(session: Session) -> None:
 
 
 LIBRARIES = [
-    ("cupy", "def zeros(shape): return 'made'", "zeros", r"cupy.zeros: CuPy's arrays are made by a copy of NVIDIA's runtime"),
+    (
+        "cupy",
+        "def zeros(shape): return 'made'",
+        "zeros",
+        r"cupy.zeros: CuPy's arrays are made by a copy of NVIDIA's runtime",
+    ),
     (
         "cupy",
         "class cuda:\n    class runtime:\n        def getDeviceCount(_): return 'made'",

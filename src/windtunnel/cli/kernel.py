@@ -24,10 +24,12 @@ WRONG = 1
 @click.option(
     "--check-kernels", "checks", type=click.Choice(["all", "sample", "none"]), default="all", show_default=True
 )
+@click.option("--schedule", "schedules", default=0, show_default=True, help="Other orders of warps and blocks to try.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 def command(
-    file: Path, launch: str, gpu: str, seed: int, checks: Literal["all", "sample", "none"], as_json: bool
-) -> int:
+    file: Path, launch: str, gpu: str, seed: int, checks: Literal["all", "sample", "none"], schedules: int,
+    as_json: bool,
+) -> int:  # fmt: skip
     """Compile, run, check and price one kernel of a .cu file alone.
 
     Arrays are written as `float[1024]` (random values), `float[1024]=0` (all the same) and `float[1024]=empty` (nobody
@@ -37,7 +39,9 @@ def command(
     windtunnel kernel saxpy.cu --launch 'saxpy<<<256, 256>>>(float[65536], float[65536], 2.5, 65536)'
     """
     try:
-        outcome = run(file, launch, gpus.find(gpu), seed, checks, lambda text: click.echo(text, nl=False, err=as_json))
+        outcome = run(
+            file, launch, gpus.find(gpu), seed, checks, lambda text: click.echo(text, nl=False, err=as_json), schedules
+        )
     except CompileError as error:
         click.echo(str(error), err=True)
         return WRONG

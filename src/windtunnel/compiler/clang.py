@@ -26,6 +26,8 @@ REFUSED = (
     (r"requires relocatable device code", "kernels that launch kernels (dynamic parallelism) are not emulated"),
     (r"'(?:tex\dD|tex1Dfetch|texCubemap|surf\dD|textureReference|texture)\w*'",
      "textures and surfaces are not emulated: read the memory itself"),
+    (r"undeclared identifier '(?:cublas|cudnn|cufft|cusparse|cusolver|curand)\w+'",
+     "calls of cuBLAS, cuDNN, cuFFT and the like are not emulated: take the kernels into a file without them"),
     (r"'((?:cuda/|cub/|thrust/|cute/|cutlass/)[\w/.]+)' file not found",
      "windtunnel brings no CUB, Thrust, libcu++ or CUTLASS: name the folder of your own copy (`extra_include_paths`, "
      "`include_dirs` or -I)"),

@@ -28,6 +28,9 @@ UNOPTIMIZED = ("-emit-llvm", "-Xclang", "-disable-llvm-passes")
 FROM_LLVM = ("-x", "ir", "--target=nvptx64-nvidia-cuda", "-S", "-O2", "-ffp-contract=fast")
 EMIT_PCH = ("-Xclang", "-emit-pch", "-Xclang", "-fno-pch-timestamp")
 """Headers that are installed anew with the same text stay good."""
+USED_BEFORE = ("-Wno-everything", "-Wuninitialized")
+UNWRITTEN = re.compile(r"^(.+?):(\d+):\d+: warning: variable '(\w+)' is uninitialized when used here", re.MULTILINE)
+"""A variable that no way writes before its use, which what follows makes nothing of."""
 FAST_MATH = ("-fgpu-approx-transcendentals", "-fcuda-flush-denormals-to-zero", "-D__USE_FAST_MATH__=1")
 VALUED = ("-gencode", "-arch", "--gpu-architecture", "-code", "--gpu-code", "-Xptxas", "--ptxas-options", "-Xcompiler",
           "--compiler-options", "-Xlinker", "-Xfatbin", "-ccbin", "--threads", "-t", "--maxrregcount", "-maxrregcount",
@@ -70,14 +73,16 @@ class Settings:
         """
         fast = FAST_MATH if self.fast_math else ()
         written = output.with_suffix(".ll")
-        self.clang.run(*CUDA, self.target, *self.common, *fast, "--cuda-device-only", "-S", "-O2", LINES,
-                       LOOPS, *TYPED, *UNOPTIMIZED, *_listing(output), *self._precompiled("device"), source,
-                       "-o", written)  # fmt: skip
+        common = (option for option in self.common if option != "-w")
+        said = self.clang.run(*CUDA, self.target, *common, *USED_BEFORE, *fast, "--cuda-device-only", "-S", "-O2",
+                              LINES, LOOPS, *TYPED, *UNOPTIMIZED, *_listing(output), *self._precompiled("device"),
+                              source, "-o", written)  # fmt: skip
         module = whole_accesses(written.read_text(encoding="utf-8", errors="surrogateescape"))
         written.write_text(module, encoding="utf-8", errors="surrogateescape")
         self.clang.run(*QUIET, *FROM_LLVM, self.target.replace("--cuda-gpu-arch", "-march"), written, "-o", output)
         text = output.read_text(encoding="utf-8", errors="replace")
-        output.write_text(of_the_program(text, (str(INCLUDE), *self.include)), encoding="utf-8")
+        unwritten = "".join(f'// unwritten "{file}" {line} {name}\n' for file, line, name in UNWRITTEN.findall(said))
+        output.write_text(of_the_program(text, (str(INCLUDE), *self.include)) + unwritten, encoding="utf-8")
 
     def host(self, source: Path, output: Path, ptx: Path | None) -> None:
         """Host code of a `.cu`, which registers the PTX when it is loaded, or of a source that has none."""

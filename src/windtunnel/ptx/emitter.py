@@ -164,7 +164,7 @@ class Emitter(Builder):
                 value = self.select(Value(self.base, "i1"), value, old)
             self.store(self.type_of(value), value.text, home, align)
         for known in (self.cached, self.dirty, self.made, self.firsts, self.offsets):
-            known.clear()  # type: ignore[attr-defined]
+            known.clear()
 
     # Operands
 
@@ -272,7 +272,9 @@ class Emitter(Builder):
             low, high = (self.operation("add", first, self.constant("i64", o)).text for o in parts[1:3])
             bits = self.operation("or", first, self.constant("i64", parts[3])).text
             whole = "poison"
-            for j, (type, part) in enumerate(zip(SHAPE.strip("{} ").split(", "), (parts[0], low, high, bits), strict=True)):
+            for j, (type, part) in enumerate(
+                zip(SHAPE.strip("{} ").split(", "), (parts[0], low, high, bits), strict=True)
+            ):
                 whole = self.assign(f"insertvalue {SHAPE} {whole}, {type} {part}, {j}")
             self._shapes[key] = whole
         elif key not in self._shapes:

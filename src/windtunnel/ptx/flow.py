@@ -145,9 +145,7 @@ def waits_for_others(instruction: Instruction) -> bool:
     return instruction.has("cas") or instruction.has("exch") or reads
 
 
-def build(
-    flat: Flat, table: Mapping[str, Facts], apart: bool = False, alone: Collection[Instruction] = ()
-) -> Graph:
+def build(flat: Flat, table: Mapping[str, Facts], apart: bool = False, alone: Collection[Instruction] = ()) -> Graph:
     """The graph of a kernel; a block of its own begins with each instruction of `alone`."""
     blocks: list[list[Instruction]] = [[]]
     targets: dict[str, int] = {}

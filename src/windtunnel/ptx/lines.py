@@ -362,5 +362,6 @@ def _by_literal(name: str, line: Line, number: int) -> Line | None:
         limit = None if line.limit is None else (line.limit - 1 >> number) + 1
         return Line(tuple(o >> number for o in line.offsets), max(line.zeros - number, 0), limit)
     kept = replace(line, offsets=tuple(o & number for o in line.offsets), limit=number + 1)
-    return replace(kept, zeros=max(line.zeros, (number & -number).bit_length() - 1)) if number else Line(NONE, ALL_ZERO, 1)
-
+    return (
+        replace(kept, zeros=max(line.zeros, (number & -number).bit_length() - 1)) if number else Line(NONE, ALL_ZERO, 1)
+    )

@@ -5,21 +5,25 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.ptx.dependence import deciding
 from windtunnel.ptx.engine import Code, cache_folder
+from windtunnel.ptx.faults import KernelFault
 from windtunnel.ptx.flow import of_grid
-from windtunnel.ptx.launch import Checks, Frames, Launch, Request, Run, Triple, place
+from windtunnel.ptx.launch import Checks, Frames, Launch, Request, Run, Triple, header, place
 from windtunnel.ptx.lines import Shape, shape_of
 from windtunnel.ptx.memory import Allocation, Memory
 from windtunnel.ptx.structures import aligned
 from windtunnel.ptx.syntax import BYTES, Declaration, Function, Parameter, Source, parse
 from windtunnel.ptx.variants import Prepared, compile_variant, for_shape, prepare
 
+START = (0, 0, 0), (0, 0, 0)
+"""The first thread of the first block."""
 MOST_RESIDENT = 1024
 """Blocks at the same time, where nobody says of which GPU."""
 
@@ -73,6 +77,53 @@ class Kernel:
         found = (place(one, self._module.source.files) for one in deciding(self._prepared.graph))
         return tuple(dict.fromkeys(found))
 
+    @functools.cached_property
+    def ordering(self) -> tuple[str, int]:
+        """Where the kernel takes what depends on the order of its threads: an atomic's result, another atomic, or where
+        it begins."""
+        every = [one for block in self._prepared.graph.blocks for one in block if one.location]
+        named = [[one for one in every if one.name == name] for name in ("atom", "red")]
+        chosen = next((found for found in (*named, every) if found), [])
+        return place(chosen[0], self._module.source.files) if chosen else ("?", 0)
+
+    @functools.cached_property
+    def unwritten(self) -> tuple[KernelFault, ...]:
+        """Variables of the kernel, or of a function that it may call, that are used before they are written."""
+        source, found = self._module.source, []
+        for unwritten in source.unwritten:
+            path = unwritten.file.lstrip("./")
+            begun = [
+                (f.begins.line, f)
+                for f in source.functions.values()
+                if f.begins and source.files.get(f.begins.file, "").endswith(path)
+            ]
+            first = max((line for line, _ in begun if line <= unwritten.line), default=0)
+            after = min((line for line, _ in begun if line > unwritten.line), default=sys.maxsize)
+            nearest = [f for line, f in begun if line == first]
+            if header(unwritten.file) or not nearest or not self._has(nearest, first, after):
+                continue
+            message = (
+                f"The variable {unwritten.name} is used before anything is written to it: each thread finds what its "
+                f"register held before"
+            )
+            file = source.files[nearest[0].begins.file] if nearest[0].begins else unwritten.file
+            found.append(KernelFault("uninitialized-read", message, file, unwritten.line, *START, None, 0))
+        return tuple(found)
+
+    def _has(self, functions: list[Function], first: int, after: int) -> bool:
+        """Whether it is one of the functions, or something of their lines is in it."""
+        begins = functions[0].begins
+        if self._function in functions or begins is None:
+            return self._function in functions
+        for block in self._prepared.graph.blocks if not functions[0].entry else ():
+            for instruction in block:
+                location = instruction.location
+                while location is not None:
+                    if first <= location.line < after and begins.file == location.file:
+                        return True
+                    location = location.caller
+        return False
+
     def _for(self, shape: Shape) -> Prepared:
         if shape not in self._shaped:
             self._shaped[shape] = for_shape(self._prepared, shape)
@@ -119,7 +170,8 @@ class Kernel:
             module.folder,
             self._idle,
         )
-        return run.run()
+        launch = run.run()
+        return launch if checks == "none" else replace(launch, faults=launch.faults + self.unwritten)
 
 
 class Module:

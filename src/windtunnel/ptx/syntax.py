@@ -97,6 +97,8 @@ class Function:
     registers: dict[str, str] = field(default_factory=dict)
     variables: list[Declaration] = field(default_factory=list)
     statements: list[Instruction | Label] = field(default_factory=list)
+    begins: Location | None = None
+    """Where its body begins in its source."""
 
     @property
     def max_threads(self) -> int:
@@ -109,6 +111,15 @@ class Function:
         return product
 
 
+@dataclass(frozen=True)
+class Unwritten:
+    """A variable that is used before anything is written to it, as the compiler says."""
+
+    file: str
+    line: int
+    name: str
+
+
 @dataclass
 class Source:
     """A module as it was written."""
@@ -118,9 +129,11 @@ class Source:
     functions: dict[str, Function]
     target: int = 70
     """The compute capability that it is for, times ten."""
+    unwritten: tuple[Unwritten, ...] = ()
 
 
 def parse(text: str) -> Source:
+    unwritten = [Unwritten(f, int(n), v) for f, n, v in re.findall(r'^// unwritten "([^"]*)" (\d+) (\w+)$', text, re.M)]
     files = {int(number): name for number, name in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', text, re.M)}
     text = re.sub(r"^\s*\.file\b[^\n]*", "", text, flags=re.M)
     text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
@@ -145,7 +158,7 @@ def parse(text: str) -> Source:
     outside.append(text[position:])
     variables = {v.name: v for v in map(_module_variable, _module_statements("\n".join(outside))) if v is not None}
     target = re.search(r"^\s*\.target\s+sm_(\d+)", text, re.M)
-    return Source(files, variables, functions, int(target[1]) if target else Source.target)
+    return Source(files, variables, functions, int(target[1]) if target else Source.target, tuple(unwritten))
 
 
 def _closing(text: str, start: int) -> int:
@@ -216,6 +229,7 @@ def _function(head: re.Match[str], body: str) -> Function:
             continue
         if text.startswith(".loc "):
             found_at = _location(text, places)
+            function.begins = function.begins or found_at
             location = found_at if found_at.line else location  # what is of several lines is of the one before
         elif text.startswith(".reg"):
             _registers(function, text, scope, scopes)

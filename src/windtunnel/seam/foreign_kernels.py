@@ -15,10 +15,10 @@ from windtunnel.seam.patching import Patch
 WHY = "an emulated GPU has no processor to run it on"
 INSTEAD = "write it with PyTorch's operators, or run this part on a real GPU"
 
-CUPY_WHY = "CuPy's arrays are made by a copy of NVIDIA's runtime library in its wheel, which needs NVIDIA's own driver"
+CUPY_WHY = "CuPy's arrays are made by a copy of NVIDIA's runtime library in its wheel, which needs its driver"
 CUPY_INSTEAD = (
-    "give its RawKernel or RawModule the addresses of PyTorch's tensors, write it with PyTorch's operators, or run this "
-    "part on a real GPU"
+    "give its RawKernel or RawModule the addresses of PyTorch's tensors, write it with PyTorch's operators, or run "
+    "this part on a real GPU"
 )
 CUPY = {
     "": (
