@@ -155,7 +155,10 @@ template <class T> WT_D T __shfl_xor(T v, int n, int width = 32) { return __shfl
 WT_D size_t __cvta_generic_to_shared(const void *p) { return (size_t)(unsigned int)(size_t)(__attribute__((address_space(3))) const void *)p; }
 WT_D size_t __cvta_generic_to_global(const void *p) { return (size_t)(__attribute__((address_space(1))) const void *)p; }
 WT_D void *__cvta_shared_to_generic(size_t p) { return (void *)(__attribute__((address_space(3))) void *)(unsigned int)p; }
+WT_D void *__cvta_global_to_generic(size_t p) { return (void *)(__attribute__((address_space(1))) void *)p; }
 WT_D unsigned int __isShared(const void *p) { return __nvvm_isspacep_shared(p); }
+WT_D unsigned int __isClusterShared(const void *p) { return __nvvm_isspacep_shared(p); } // a block is its own cluster
+WT_D unsigned int __isGridConstant(const void *) { return 0; }
 WT_D unsigned int __isGlobal(const void *p) { return __nvvm_isspacep_global(p); }
 WT_D unsigned int __isConstant(const void *p) { return __nvvm_isspacep_const(p); }
 WT_D unsigned int __isLocal(const void *p) { return __nvvm_isspacep_local(p); }

@@ -4,7 +4,11 @@
 #define __CUDACC__
 #endif
 #define __NVCC__ 1
+#define CCCL_DISABLE_NVFP8_SUPPORT 1 // of which `cuda_fp8.h` here has a part
 #include <stddef.h>
+#if __has_include(<bits/move.h>)
+#include <bits/move.h> // NVIDIA's compiler knows std::move and std::forward itself, and libcu++ counts on that
+#endif
 #include "../host_defines.h"
 #include "../vector_types.h"
 #include "builtins.h"

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from windtunnel.seam.torch.triton import values
-from windtunnel.seam.torch.triton.base import Base, TensorHandle, Type
+from windtunnel.seam.torch.triton.base import TensorHandle, Type
+from windtunnel.seam.torch.triton.undefined import Undefined
 from windtunnel.seam.torch.triton.values import Array
 
 SPINS = 1 << 17
@@ -23,7 +24,7 @@ class Descriptor(Protocol):
         """The pointers of a block at these offsets, and which of them lie in the tensor."""
 
 
-class Accesses(Base):
+class Accesses(Undefined):
     """The builder's operations on memory."""
 
     _spun: tuple[int, int] = (0, 0)
@@ -40,10 +41,12 @@ class Accesses(Base):
         self._watch_spinning(data)
         physical, lanes = memory.load(data, lanes, kind.itemsize)  # type: ignore[arg-type]
         default = np.zeros(data.shape, dtype=kind) if other is None else np.broadcast_to(other.data, data.shape)
-        if not memory.host:
-            return self._handle(np.array(default, dtype=kind), dtype)
-        self.work.block = max(self.work.block, data.size)
-        return self._handle(self._native.load(_solid(physical), _solid(lanes), _solid(default), kind), dtype)
+        if memory.host:
+            self.work.block = max(self.work.block, data.size)
+            default = self._native.load(_solid(physical), _solid(lanes), _solid(default), kind)
+        made = self._handle(np.array(default, dtype=kind), dtype)
+        self.hold(made)
+        return made
 
     def create_masked_store(
         self, ptrs: TensorHandle, value: TensorHandle, mask: object, *hints: object, **named_hints: object

@@ -86,6 +86,7 @@ class Interpreter(Accesses, Arithmetic, Debugging, Reductions):
                         number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])
                     )
                     function(**arguments)
+                    self.settle()
             except (AssertedError, IllegalAddressError):
                 raise
             except (NotImplementedError, AttributeError) as error:
@@ -94,6 +95,7 @@ class Interpreter(Accesses, Arithmetic, Debugging, Reductions):
                 self._locate(kernel, error)
                 raise
             finally:
+                self.settle()
                 self.memory = None
         return self.work
 
@@ -234,6 +236,9 @@ class Interpreter(Accesses, Arithmetic, Debugging, Reductions):
         own.append((self._jit.JITFunction, "__call__", self._called()))
         own += [(builder, name, self._operation(name)) for name in OPERATIONS if hasattr(builder, name)]
         own += [(builder, name, self._operation(name)) for name in ADDED]
+        watched = self.watching()
+        own = [one for one in own if one[0] is not builder or one[1] not in watched]
+        own += [(builder, name, operation) for name, operation in watched.items()]
         if not hasattr(builder, "create_dot_scaled"):  # before 3.8
             own += [(owner, "dot_scaled", _no_scaled_product) for owner in (language, language.core)]
         own.append((builder, "create_ptr_to_int", self._without_number))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -154,6 +155,8 @@ class LaunchMemory:
         self._epoch = 0
         self._known: NDArray[np.int64] | None = None
         self._released: dict[int, NDArray[np.int64]] = {}
+        self.unwritten: tuple[Mask, Callable[[], None]] | None = None
+        """The lanes of the last load that nobody has written, and what reports it."""
 
     # ------------------------------------------------------------------ pointers
 
@@ -247,7 +250,7 @@ class LaunchMemory:
             region.read[sectors] = True
             region.reads = _hull(region.reads, low, high)
             if region.blank is not None and access != "exchange":
-                self._initialized(argument, offsets, item, access)
+                self._initialized(argument, offsets, item, access, mask)
         if writes:
             self.written_bytes += SECTOR * sectors.size
             region.written[sectors] = True
@@ -261,8 +264,11 @@ class LaunchMemory:
 
     # ------------------------------------------------------------------ what is wrong
 
-    def _report(self, code: str, argument: str, access: str, found: str, severe: bool = True) -> None:
-        line = self._line()
+    def _report(
+        self, code: str, argument: str, access: str, found: str, severe: bool = True,
+        line: tuple[str, int, str] | None = None,
+    ) -> None:  # fmt: skip
+        line = line or self._line()
         known = self.violations.get((code, line, argument))
         if known is None or severe > known.severe:
             self.violations[code, line, argument] = Violation(code, line, argument, access, found, severe)
@@ -277,13 +283,21 @@ class LaunchMemory:
             self.lost = True
             raise IllegalAddressError
 
-    def _initialized(self, argument: Argument, offsets: Offsets, item: int, access: str) -> None:
+    def _initialized(self, argument: Argument, offsets: Offsets, item: int, access: str, mask: Mask) -> None:
+        """What nobody has written: an atomic uses it, a load's result may be left alone."""
         blank = argument.region.blank
         assert blank is not None
         fresh = blank[_units(offsets, item, 1)] if item == 1 else blank[offsets] | blank[offsets + item - 1]
         if fresh.any():
-            at = int(offsets[int(fresh.reshape(len(offsets), -1).any(axis=1).argmax())])
-            self._report(UNINITIALIZED, argument.name, access, f"{item} bytes at byte {at}, in program {self.program}")
+            which = fresh.reshape(len(offsets), -1).any(axis=1)
+            at = int(offsets[int(which.argmax())])
+            found = f"{item} bytes at byte {at}, in program {self.program}"
+            if access != "load":
+                self._report(UNINITIALIZED, argument.name, access, found)
+                return
+            lanes, line = np.zeros(mask.shape, dtype=np.bool_), self._line()
+            lanes[mask] = which
+            self.unwritten = lanes, partial(self._report, UNINITIALIZED, argument.name, access, found, True, line)
 
     def _alone(self, argument: Argument, offsets: Offsets, item: int, access: str, values: Bytes | None) -> None:
         """Whether no other program of the grid wrote the same place, but for those that this one is ordered after.
