@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.ptx.cuda import launch, np
-from windtunnel.ptx.lines import UNKNOWN, shape_of
+from windtunnel.ptx.line import UNKNOWN, shape_of
 
 SHAPES = (
     (16, 16), (8, 8), (4, 4, 4), (2, 4, 8), (16, 6), (33, 2), (5, 5, 5), (48,), (1, 64), (64, 2), (128,), (100,),

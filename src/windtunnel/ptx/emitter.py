@@ -12,7 +12,7 @@ from windtunnel.ptx import layout as at
 from windtunnel.ptx.access import SHAPE, known_shape
 from windtunnel.ptx.flow import Graph, fences, tells_others, unsupported, written_and_read
 from windtunnel.ptx.layout import Layout, register_type
-from windtunnel.ptx.lines import NONE, Line
+from windtunnel.ptx.line import NONE, Line
 from windtunnel.ptx.syntax import Instruction
 from windtunnel.ptx.values import LANES, Builder, Value, lanes, vector
 

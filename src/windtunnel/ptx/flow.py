@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from windtunnel.errors import UnsupportedError
 from windtunnel.ptx.calls import Flat
 from windtunnel.ptx.facts import Facts, Kind
-from windtunnel.ptx.lines import Lines
+from windtunnel.ptx.line import Lines
 from windtunnel.ptx.meeting import collective, mask_operand, meets, ranks
 from windtunnel.ptx.syntax import Instruction, Label
 

@@ -272,17 +272,7 @@ class FunctionText:
         whole = e.assign(f"icmp eq i32 {e.mask_bits(mask).text}, -1")
         e.emit(f"br i1 {whole}, label %full, label %part")
         e.label("full")
-        entries = {graph.rank[i]: i for i in graph.entries}
-        lying = {i: [r for r in graph.live[i] if r in graph.lines.of and r not in graph.uniform] for i in graph.entries}
-        names = {rank: f"J{entries[rank]}" if lying[entries[rank]] else "to_whole" for rank in sorted(entries)}
-        self._switch(lowest.text, "part", names)
-        for index in sorted(i for i in lying if lying[i]):
-            e.label(f"J{index}")
-            self._in_line(sorted(lying[index]))
-        e.label("to_whole")
-        e.store("i32", lowest.text, self.resume)
-        e.store("i64", "0", self.held)
-        self._return(at.TO_WHOLE)
+        self._go_whole(lowest.text)
         e.label("part")
         self._switch(lowest.text, f"Q{self.end}", {graph.rank[i]: f"Q{i}" for i in range(self.end)})
         for index in range(self.end):
@@ -300,6 +290,21 @@ class FunctionText:
         left = e.assign(f"and i32 {e.load('i32', self.alive)}, {e.assign(f'xor i32 {gone}, -1')}")
         e.store("i32", left, self.alive)
         e.emit("br label %dispatch")
+
+    def _go_whole(self, lowest: str) -> None:
+        """All lanes are at one block: the warp goes on as a whole, if it may begin there."""
+        e, graph = self.emitter, self.graph
+        entries = {graph.rank[i]: i for i in graph.entries}
+        lying = {i: [r for r in graph.live[i] if r in graph.lines.of and r not in graph.uniform] for i in graph.entries}
+        names = {rank: f"J{entries[rank]}" if lying[entries[rank]] else "to_whole" for rank in sorted(entries)}
+        self._switch(lowest, "part", names)
+        for index in sorted(i for i in lying if lying[i]):
+            e.label(f"J{index}")
+            self._in_line(sorted(lying[index]))
+        e.label("to_whole")
+        e.store("i32", lowest, self.resume)
+        e.store("i64", "0", self.held)
+        self._return(at.TO_WHOLE)
 
     def _in_line(self, registers: list[str]) -> None:
         """A warp whose lanes have met goes on whole if its registers lie as they did."""

@@ -16,7 +16,7 @@ from windtunnel.ptx.engine import Code, cache_folder
 from windtunnel.ptx.faults import KernelFault
 from windtunnel.ptx.flow import of_grid
 from windtunnel.ptx.launch import Checks, Frames, Launch, Request, Run, Triple, header, place
-from windtunnel.ptx.lines import Shape, shape_of
+from windtunnel.ptx.line import Shape, shape_of
 from windtunnel.ptx.memory import Allocation, Memory
 from windtunnel.ptx.structures import aligned
 from windtunnel.ptx.syntax import BYTES, Declaration, Function, Parameter, Source, parse

@@ -16,6 +16,7 @@ from windtunnel.ptx.engine import Code
 from windtunnel.ptx.flow import Graph, build
 from windtunnel.ptx.function import FunctionText
 from windtunnel.ptx.layout import Layout, lay_out
+from windtunnel.ptx.line import Shape
 from windtunnel.ptx.meeting import INDEPENDENT, meet_in_branches
 from windtunnel.ptx.syntax import Function as Parsed
 from windtunnel.ptx.syntax import Source
@@ -47,7 +48,7 @@ def prepare(source: Source, function: Parsed) -> Prepared:
     return Prepared(function.name, flat, graph, layout, parameters, {}, accessed(graph, parameters, layout.variables))
 
 
-def for_shape(kernel: Prepared, shape: lines.Shape) -> Prepared:
+def for_shape(kernel: Prepared, shape: Shape) -> Prepared:
     """The kernel for blocks whose threads lie in that way."""
     found = lines.find(kernel.graph, shape)
     graph = build(kernel.flat, table.ROWS, kernel.graph.apart, set(found.checked))

@@ -9,7 +9,6 @@ import numpy as np
 
 from windtunnel.seam.torch.triton.base import Base, TensorHandle
 from windtunnel.seam.torch.triton.memory import Mask
-from windtunnel.seam.torch.triton.values import Array
 
 USES = ("binary_op", "unary_op", "create_dot", "create_fma", "create_masked_store", "create_addptr", "create_trans")
 """What the builder computes by, other than choices."""
@@ -49,7 +48,7 @@ class Undefined(Base):
         for kept in (self._unwritten, self._left, self._used):
             kept.clear()
 
-    def _derived(self, made: TensorHandle, parent: TensorHandle, lanes: Array | bool) -> None:
+    def _derived(self, made: TensorHandle, parent: TensorHandle, lanes: Mask | bool) -> None:
         known = self._unwritten.get(id(parent))
         if known is None:
             return
