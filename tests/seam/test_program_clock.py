@@ -80,3 +80,14 @@ def test_what_the_standard_library_took_stays_real(before: ModuleType) -> None:
     with windtunnel.emulate("H100"):
         assert not threading.Event().wait(0.01)  # by threading's own name of time.monotonic
         assert before.time is not vars(threading)["_time"]
+
+
+def test_what_measures_this_machine_stays_real() -> None:
+    """Hypothesis times garbage collections by a name that it took, amid whatever the program does."""
+    module = imported("psutil.of_a_test")
+    stock = module.monotonic
+    try:
+        with windtunnel.emulate("H100"):
+            assert module.monotonic is stock
+    finally:
+        del sys.modules[module.__name__]

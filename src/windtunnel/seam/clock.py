@@ -37,6 +37,8 @@ REAL = (sys.stdlib_module_names - {"timeit", "__main__"}) | {
     *("IPython", "ipykernel", "jupyter_client", "tornado", "zmq", "traitlets", "comm", "debugpy"),
 }
 """Packages whose calls are answered with real time."""
+MEASURING = {"hypothesis", "psutil"}
+"""What these took at their import measures this machine: garbage collections, the processor's share."""
 PROGRAMS = (
     "windtunnel.experiments.",
     "windtunnel.measure.",
@@ -92,7 +94,7 @@ def _bound_before(found: list[Patch]) -> Iterator[Patch]:
     """The same for modules that took a clock by `from time import ...` before the emulation began."""
     made = {id(getattr(owner, name)): value for owner, name, value in found if isinstance(owner, ModuleType)}
     for module in list(sys.modules.values()):
-        if isinstance(module, ModuleType) and module.__name__.partition(".")[0] not in REAL:
+        if isinstance(module, ModuleType) and module.__name__.partition(".")[0] not in REAL | MEASURING | {"timeit"}:
             for name, value in list(vars(module).items()):
                 if id(value) in made:
                     yield Patch(module, name, made[id(value)])
