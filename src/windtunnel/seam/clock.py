@@ -93,8 +93,9 @@ def patches(machine: Machine, host: Callable[[], HostThread], sites: Sites) -> l
 def _bound_before(found: list[Patch]) -> Iterator[Patch]:
     """The same for modules that took a clock by `from time import ...` before the emulation began."""
     made = {id(getattr(owner, name)): value for owner, name, value in found if isinstance(owner, ModuleType)}
+    kept = REAL | MEASURING | {"timeit"}
     for module in list(sys.modules.values()):
-        if isinstance(module, ModuleType) and module.__name__.partition(".")[0] not in REAL | MEASURING | {"timeit"}:
+        if isinstance(module, ModuleType) and module.__name__.partition(".")[0] not in kept:
             for name, value in list(vars(module).items()):
                 if id(value) in made:
                     yield Patch(module, name, made[id(value)])
