@@ -49,14 +49,15 @@ def _inputs(
     return Inputs(query, key, value, bias, p, scale)
 
 
-def _attended(inputs: Inputs, op: object, dims: int) -> tuple[Tensor, Tensor]:
+def _attended(inputs: Inputs, op: object, dims: int, keeps: bool = False) -> tuple[Tensor, Tensor]:
+    """The result, and the logarithms of the sums where gradients need them or the program `keeps` them."""
     if op is not None and not (isinstance(op, type) and issubclass(op, _Operator)):
         unanswered(LIBRARY, f"the operator {op!r}", "leave op out, or give that of flash or of cutlass")
     needs = torch.is_grad_enabled() and any(one.requires_grad for one in inputs[:3])
     kernel = chosen(inputs, op)
     if needs:
         require_backward(inputs, kernel)
-    out, lse = kernel.apply(inputs, needs)
+    out, lse = kernel.apply(inputs, needs or keeps)
     return (out[:, :, 0] if dims == 3 else out), lse
 
 
@@ -117,6 +118,5 @@ def memory_efficient_attention_forward_requires_grad(
         inputs = _inputs(query, key, value, attn_bias, p, scale, output_dtype)
         if inputs.query.dim() == 5:
             unanswered(LIBRARY, "logarithms of groups of heads", "give [batch, tokens, heads, width]")
-        out, lse = chosen(inputs, op).apply(inputs, True)
-        lse = lse[None] if lse.dim() == 2 else lse
-        return (out[:, :, 0] if query.dim() == 3 else out), lse
+        out, lse = _attended(inputs, op, query.dim(), keeps=True)
+        return out, lse[None] if lse.dim() == 2 else lse
