@@ -1,8 +1,8 @@
 """Trainings of language models on 2 to 512 GPUs, each run as a cluster, beside what was published of them.
 
 MPT by llm-foundry (`mpt_fsdp.py`), and GPT by Megatron-DeepSpeed as vTrain timed it (`megatron_gpt.py`). The network of
-a row is the one that its source names, or that of NVIDIA's own system. Pipelines of more than eight stages are left out
-unless they are asked for: each stage is a process.
+a row is the one that its source names, or that of NVIDIA's own system. Pipelines of more than `MOST_STAGES` are left
+out: each stage is a process.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from statistics import median
 from typing import NamedTuple
 
 from tools.corpus import tables
+from tools.corpus.language_models import SIZES
 from tools.corpus.outcomes import Outcome, tau
 from windtunnel.reports.parts.job import slowest
 
@@ -60,12 +61,13 @@ class ClusterRow(NamedTuple):
         """The program and its arguments."""
         numbers = {"length": self.length, "batch": self.batch, "accumulate": self.accumulate}
         if self.source == "llm-foundry":
-            words = ["mpt_fsdp.py", "--model", self.model, "--strategy", self.strategy]
-            words += ["--pure"] if self.pure else []
+            layers, width, heads = SIZES[self.model]
+            words = ["mpt_fsdp.py", "--strategy", self.strategy, *(["--pure"] if self.pure else [])]
         else:
-            width, layers, heads = re.findall(r"\d+", self.model)
-            words = ["megatron_gpt.py", "--width", width, "--layers", layers, "--heads", heads]
+            width, layers, heads = map(int, re.findall(r"\d+", self.model))
+            words = ["megatron_gpt.py"]
             numbers |= {"tensor": self.tensor, "stages": self.stages}
+        numbers |= {"layers": layers, "width": width, "heads": heads}
         for name, number in numbers.items():
             words += [f"--{name}", str(number)]
         return [str(FOLDER / words[0]), *words[1:], *(["--recompute"] if self.recompute else [])]

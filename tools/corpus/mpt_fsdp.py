@@ -19,18 +19,6 @@ from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel, M
 from torch.utils.checkpoint import checkpoint
 
 WORDS = 50368
-SIZES = {
-    "MPT-125m": (12, 768, 12),
-    "MPT-350m": (24, 1024, 16),
-    "MPT-760m": (24, 1536, 12),
-    "MPT-1b": (24, 2048, 16),
-    "MPT-3b": (32, 2560, 20),
-    "MPT-7b": (32, 4096, 32),
-    "MPT-13b": (40, 5120, 40),
-    "MPT-30b": (48, 7168, 56),
-    "MPT-70b": (80, 8192, 64),
-}
-"""Layers, width and heads."""
 MOST_BATCHES = 2
 """Further micro-batches of a step take as long as the second one."""
 
@@ -57,9 +45,9 @@ class MptLayer(nn.Module):
 class MptModel(nn.Module):
     """Token numbers (N, S) to scores (N, S, 50368) by the embedding's own weights."""
 
-    def __init__(self, model: str, length: int, recompute: bool) -> None:
+    def __init__(self, sizes: tuple[int, int, int], length: int, recompute: bool) -> None:
         super().__init__()
-        layers, width, heads = SIZES[model]
+        layers, width, heads = sizes
         self.words, self.places = nn.Embedding(WORDS, width), nn.Embedding(length, width)
         self.blocks = nn.ModuleList(MptLayer(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
@@ -79,10 +67,12 @@ def allocate(module: nn.Module) -> None:
         nn.init.normal_(parameter, std=0.02)
 
 
-def sharded(model: str, length: int, recompute: bool, strategy: str, pure: bool) -> FullyShardedDataParallel:
+def sharded(
+    sizes: tuple[int, int, int], length: int, recompute: bool, strategy: str, pure: bool
+) -> FullyShardedDataParallel:
     """The model, a block of whose weights is gathered at a time."""
     with torch.device("meta"):
-        net = MptModel(model, length, recompute)
+        net = MptModel(sizes, length, recompute)
     half = torch.bfloat16
     return FullyShardedDataParallel(
         net,
@@ -99,7 +89,8 @@ def sharded(model: str, length: int, recompute: bool, strategy: str, pure: bool)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", choices=SIZES, required=True)
+    for name in ("--layers", "--width", "--heads"):
+        parser.add_argument(name, type=int, required=True)
     parser.add_argument("--length", type=int, default=2048)
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--accumulate", type=int, default=1)
@@ -109,7 +100,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")
-    net = sharded(given.model, given.length, given.recompute, given.strategy, given.pure)
+    net = sharded((given.layers, given.width, given.heads), given.length, given.recompute, given.strategy, given.pure)
     optimizer = torch.optim.AdamW(net.parameters())
     tokens = torch.zeros(given.batch, given.length, dtype=torch.long, device="cuda")
     batches = min(given.accumulate, MOST_BATCHES)
