@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from importlib import metadata
 from typing import Literal, NamedTuple
 
 import psutil
@@ -19,7 +18,7 @@ from windtunnel import launch, libraries
 from windtunnel.compiler import clang
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.signatures import TESTED
-from windtunnel.version import __version__
+from windtunnel.version import __version__, installed
 
 State = Literal["ok", "absent", "problem"]
 FRAMEWORKS = {"jax": "jax", "tensorflow": "tensorflow", "mxnet": ""}
@@ -79,15 +78,8 @@ def _python() -> Line:
     return Line("Python", "ok", f"{platform.python_version()} ({sys.executable})")
 
 
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _torch() -> Iterator[Line]:
-    version = _version("torch")
+    version = installed("torch")
     if version is None:
         yield Line("PyTorch", "problem", "not installed", 'pip install "windtunnel[torch]"')
         return
@@ -120,15 +112,15 @@ def _build() -> str:
 
 
 def _framework(name: str, extra: str) -> Line:
-    version = _version(name) or _version(f"{name}-cpu")
+    version = installed(name) or installed(f"{name}-cpu")
     if version is None:
         return Line(name, "absent", "not installed", f'pip install "windtunnel[{extra}]"' if extra else "")
     return Line(name, "ok", f"{version}; tested: {TESTED[name]}")
 
 
 def _triton() -> Line:
-    version = _version("triton")
-    if version is None or _version("torch") is None:
+    version = installed("triton")
+    if version is None or installed("torch") is None:
         return Line("Triton", "absent", "not installed", 'pip install "windtunnel[compile]"')
     try:
         from windtunnel.seam.torch.triton.interpreter import Interpreter
@@ -141,7 +133,7 @@ def _triton() -> Line:
 
 def _cuda_kernels() -> Line:
     found = clang.find()
-    version = _version("llvmlite")
+    version = installed("llvmlite")
     if found is None or version is None:
         missing = "clang" if found is None else "llvmlite"
         return Line("CUDA C++", "absent", f"{missing} is not installed; custom kernels are refused", clang.MISSING)
@@ -150,7 +142,7 @@ def _cuda_kernels() -> Line:
 
 def _library(name: str) -> Line:
     found = libraries.find(name)
-    version = _version(name)
+    version = installed(name)
     if version is not None and not libraries.gives_way(name):
         return Line(name, "ok", version)
     if version is not None:
@@ -161,7 +153,7 @@ def _library(name: str) -> Line:
 
 def _extras() -> Iterator[Line]:
     for name, (packages, adds) in EXTRAS.items():
-        missing = [package for package in packages if _version(package) is None]
+        missing = [package for package in packages if installed(package) is None]
         if missing:
             text = f"would add: {adds} (missing: {', '.join(missing)})"
             yield Line(f"extra {name}", "absent", text, f'pip install "windtunnel[{name}]"')

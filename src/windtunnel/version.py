@@ -1,4 +1,4 @@
-"""The version of windtunnel, and where it is at home."""
+"""The version of windtunnel, of what is installed beside it, and where windtunnel is at home."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ import functools
 from importlib import metadata
 
 __version__ = "0.1.0"
+
+
+def installed(distribution: str) -> str | None:
+    """The version of an installed distribution, without importing it; None where there is none."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @functools.cache

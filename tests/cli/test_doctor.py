@@ -39,7 +39,7 @@ def test_hooks_are_counted_unless_asked_for(windtunnel) -> None:
     ],
 )
 def test_a_missing_or_old_torch_is_named_with_what_to_do(monkeypatch, version, text, advice) -> None:
-    monkeypatch.setattr(doctor, "_version", lambda name: version)
+    monkeypatch.setattr(doctor, "installed", lambda name: version)
     line = next(line for line in doctor.diagnose() if line.subject == "PyTorch")
     assert line.state == "problem"
     assert line.text.startswith(text)

@@ -7,7 +7,6 @@ import os
 import platform
 import tempfile
 from collections.abc import Iterator
-from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from windtunnel.reports.parts import time
 from windtunnel.trace.plain import Json
 from windtunnel.trace.trace import Trace
 from windtunnel.trace.units import format_share
+from windtunnel.version import installed
 
 DIFFERS = 1
 
@@ -149,7 +149,7 @@ def _share(
             len(models),
             present.driver_version(),
             _version(real) or "",
-            {name: metadata.version(name) for name in ("torch", "windtunnel") if _is_installed(name)}
+            {name: found for name in ("torch", "windtunnel") if (found := installed(name))}
             | {"python": platform.python_version()},
             _processor(),
             stand_in,
@@ -165,10 +165,6 @@ def _text(target: launch.Program) -> bytes:
     if target.kind == "script":
         return Path(target.name).read_bytes()
     return target.name.encode()
-
-
-def _is_installed(name: str) -> bool:
-    return util.find_spec(name) is not None
 
 
 def _processor() -> str:

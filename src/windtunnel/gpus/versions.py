@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 import tomllib
 from functools import cache
@@ -10,6 +9,7 @@ from typing import Any
 
 from windtunnel.errors import UsageError
 from windtunnel.gpus.gpu import FOLDER, Gpu
+from windtunnel.version import installed
 
 Version = tuple[int, int]
 _FIRST_CUDA: dict[str, Version] = {
@@ -88,10 +88,7 @@ def driver_cuda(gpus: tuple[Gpu, ...], torch: str | None) -> Version:
 
 def installed_torch() -> str | None:
     """The version of the installed PyTorch, without importing it; None where there is none."""
-    try:
-        return importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return installed("torch")
 
 
 def driver_version(cuda: Version) -> str:

@@ -25,6 +25,7 @@ from windtunnel import described
 from windtunnel.errors import MissingNameError, UnsupportedError, UsageError
 from windtunnel.libraries import _binaries, _kernels
 from windtunnel.variables import OPTIONS
+from windtunnel.version import installed
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, DistributionFinder
@@ -191,9 +192,9 @@ def sentence(library: str) -> str:
     """What a report says of a stand-in, such as that of "d2l 1.0.3", which a program has imported."""
     name = library.partition(" ")[0]
     found = find(name)
-    installed = _binaries.version(found.distribution) if found is not None else ""
-    why = f"{name} {installed} has its kernels in a binary for GPUs" if installed else f"{name} is not installed"
-    instead = f"--without {name}{' takes the installed one' if installed else ''}"
+    there = None if found is None else installed(found.distribution)
+    why = f"{name} {there} has its kernels in a binary for GPUs" if there else f"{name} is not installed"
+    instead = f"--without {name}{' takes the installed one' if there else ''}"
     return f"{why}: the program ran with windtunnel's stand-in for part of {library} ({instead})"
 
 

@@ -81,14 +81,6 @@ def _modules(trace: TracebackType | None) -> Iterator[str]:
         trace = trace.tb_next
 
 
-def version(distribution: str) -> str:
-    """That of an installed distribution, or ""."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
 def has_one(name: str, distribution: str) -> bool:
     """Whether this library is installed and has a shared object that is linked with CUDA's libraries."""
     spec = PathFinder.find_spec(name)
