@@ -91,6 +91,8 @@ def test_what_is_not_answered(session: Session) -> None:
     q = torch.ones(1, 4, 2, 16, device="cuda")
     with pytest.raises(UnsupportedError, match="the operator 'triton': leave op out"):
         ops.memory_efficient_attention(q, q, q, op=("triton", None))
+    with pytest.raises(UnsupportedError, match="the operator 'triton': leave op out"):
+        ops.memory_efficient_attention_forward_requires_grad(q, q, q, op="triton")  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="memory_efficient_attention with output_dtype"):
         ops.memory_efficient_attention(q, q, q, output_dtype=torch.float16)
     with pytest.raises(UnsupportedError, match="the bias AttentionBias: give a tensor"):
