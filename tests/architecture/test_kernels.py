@@ -83,9 +83,9 @@ from windtunnel.seam.torch.scratch.need import Need, Row
 
 CALLS = []
 
-def handle(dispatch, plan, func, args, kwargs):
-    CALLS.append(plan.name)
-    return dispatch.general(plan, func, args, kwargs)
+def handle(dispatch, call):
+    CALLS.append(call.plan.name)
+    return dispatch.general(call)
 
 HANDLERS = {"aten::nextafter": handle}
 SCRATCH = (Row(("nextafter",), lambda call: Need((1 << 20,) * 3), "aten/src/ATen/native/cuda/Made.cu"),)

@@ -63,7 +63,7 @@ CACHES = (
 OPERATOR_CODE = frozenset(
     method.__code__ for method in (Dispatch.__torch_dispatch__, Dispatch.general, Dispatch.on_device, Dispatch.create)
 )
-"""Methods whose frames know, as `func`, the operator that is running."""
+"""Methods whose frames know the operator that is running, as `call` or as `func`."""
 
 ACTIVE: list[State] = []
 """The emulations that are in force in this process, innermost last."""

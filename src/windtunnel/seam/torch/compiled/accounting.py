@@ -7,7 +7,7 @@ operator called from a program.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 
 import torch
 from torch._ops import HigherOrderOperator
@@ -18,9 +18,10 @@ from windtunnel.seam.torch.compiled.recipes import CallRecording
 from windtunnel.seam.torch.dispatch import fake
 from windtunnel.seam.torch.dispatch.mode import FAKE, PLAIN, Dispatch, get_mode
 from windtunnel.seam.torch.dispatch.moves import transfer
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Types
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, Types, tensors_in
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.convolutions import OPERANDS, laid_out
-from windtunnel.seam.torch.plans.plan import Plan, signature, tensors_in
+from windtunnel.seam.torch.plans.signature import signature
 from windtunnel.seam.torch.rehearsal.nodata import to_meta
 from windtunnel.seam.torch.tags import (
     CPU,
@@ -71,7 +72,7 @@ class Accounting(Dispatch):
         if self.recording is not None:
             self.recording.called(plan)
         with disable_torch_function():
-            return self._account(plan, func, args, kwargs)
+            return self._account(Call(plan, func, args, kwargs))
 
     def _drawing(self, name: str, args: Arguments, kwargs: Keywords) -> object:
         """One of the operators that save or set a generator's state around a random one, which is what costs."""
@@ -83,31 +84,32 @@ class Accounting(Dispatch):
         out = self.__torch_dispatch__(operator, (), tuple(rest), inner)
         return (torch.cuda.get_rng_state(), out) if name == "run_and_save_rng_state" else out
 
-    def _account(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-        device = self._device(args, kwargs)
+    def _account(self, call: Call) -> object:
+        device = call.device = self._device(call)
         before, self.local.inner = self.local.inner, True
         try:
             with torch._C._DisableTorchDispatch():
-                on_host = device < 0 and not any(map(is_physically_meta, tensors_in((*args, *kwargs.values()))))
-                out = func(*args, **kwargs) if on_host else self.computed(plan, func, args, kwargs)
+                on_host = device < 0 and not any(map(is_physically_meta, call.tensors()))
+                out = call.func(*call.args, **call.kwargs) if on_host else self.computed(call)
         finally:
             self.local.inner = before
         if device < 0:
-            if plan.kernel:
-                self.on_the_host(_size((*args, out)))
+            if call.plan.kernel:
+                self.on_the_host(_size((*call.args, out)))
             return out
-        if plan.fresh:
+        if call.plan.fresh:
             self.tag(out, device)
-        if plan.view:
+        if call.plan.view:
             self.local.host.now_ns += self.machine.devices[device].cost.view_ns
-        elif plan.name in COPIES and self._crosses(args, out):
-            self.transfer(plan, args, out)
+        elif call.plan.name in COPIES and self._crosses(call.args, out):
+            self.transfer(call, out)
         else:
-            self.submit(plan, func, args, kwargs, out, device, None)
+            self.submit(call, out)
         return out
 
-    def computed(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    def computed(self, call: Call) -> object:
         """What an operator gives: shapes alone."""
+        args, kwargs, func = call.args, call.kwargs, call.plan.func
         if self.answers is not None and self.answers.has(func, shape=True):
             return self._sized(self.answers, func)
         if isinstance(kwargs.get("out"), Tensor):  # Inductor has made it as large as the result is
@@ -116,7 +118,7 @@ class Accounting(Dispatch):
             kwargs = {**kwargs, "device": META}
         args = tuple(META if isinstance(value, torch.device) else value for value in args)
         out = func(*map(to_meta, args), **{name: to_meta(value) for name, value in kwargs.items()})
-        place = OPERANDS.get(plan.name)
+        place = OPERANDS.get(call.plan.name)
         return out if place is None else laid_out(out, tensors_in(args[place : place + 2]))
 
     def _sized(self, answers: Answers, func: OpOverload) -> object:
@@ -128,45 +130,38 @@ class Accounting(Dispatch):
             return tuple(made)
         return made[0] if isinstance(func._schema.returns[0].type, torch.TensorType) else made
 
-    def submit(
-        self,
-        plan: Plan,
-        func: OpOverload,
-        args: Arguments,
-        kwargs: Keywords,
-        out: object,
-        device: int,
-        key: list[Hashable] | None,
-    ) -> None:
+    def submit(self, call: Call, out: object) -> None:
         """Hand an operator to the machine; one of the program's own is the kernels that it launched."""
-        if plan.card.workspace and self.recording is not None:
-            self.recording.products.add(device)
+        if call.plan.card.workspace and self.recording is not None:
+            self.recording.products.add(call.device)
+        func = call.plan.func
         if self.answers is None or not self.answers.has(func, kernels=True):
-            super().submit(plan, func, args, kwargs, out, device, key)
+            super().submit(call, out)
             return
-        tensors = [tensor for tensor in tensors_in((*args, *kwargs.values(), out)) if device_of(tensor) >= 0]
+        tensors = [tensor for tensor in tensors_in((*call.given, out)) if device_of(tensor) >= 0]
         for kernel in self.answers.kernels(about(func, kernels=True)):
-            launched(self.state, device, kernel.cost, tensors, tensors[-1:])
+            launched(self.state, call.device, kernel.cost, tensors, tensors[-1:])
 
     def on_the_host(self, size_bytes: int) -> None:
         """An operator on host tensors, which reads and writes so many bytes."""
         self.local.host.now_ns += self.machine.installed[0].cost.host_operator_ns(size_bytes)
 
-    def _device(self, args: Arguments, kwargs: Keywords) -> int:
+    def _device(self, call: Call) -> int:
         """Where an operator's results are: where it says so, else where its tensors are."""
-        wanted = kwargs.get("device") or next((value for value in args if isinstance(value, torch.device)), None)
+        named = (value for value in call.args if isinstance(value, torch.device))
+        wanted = call.kwargs.get("device") or next(named, None)
         if wanted is not None:
             return self.state.index(wanted) if wanted.type == "cuda" else CPU
-        return max(map(device_of, tensors_in((*args, *kwargs.values()))), default=NOWHERE)
+        return max(map(device_of, call.tensors()), default=NOWHERE)
 
     def _crosses(self, args: Arguments, out: object) -> bool:
         places = {device_of(tensor) for tensor in tensors_in((*args, out))}
         return len(places) > 1
 
-    def transfer(self, plan: Plan, args: Arguments, out: object) -> None:
+    def transfer(self, call: Call, out: object) -> None:
         """A copy between the host and a device, or two devices, for which the host waits."""
-        tensors = list(tensors_in((*args, out)))
-        if plan.name == "aten::copy_":
+        tensors = list(tensors_in((*call.args, out)))
+        if call.plan.name == "aten::copy_":
             transfer(self.state, tensors[1], tensors[0], False, late=False)
         else:
             transfer(self.state, tensors[0], tensors[-1], False, late=False)
@@ -189,23 +184,14 @@ class Pricing(Accounting):
             if storage._wt is HOST_TAG:
                 attach(storage, Tag(device, 0))
 
-    def submit(
-        self,
-        plan: Plan,
-        func: OpOverload,
-        args: Arguments,
-        kwargs: Keywords,
-        out: object,
-        device: int,
-        key: list[Hashable] | None,
-    ) -> None:
+    def submit(self, call: Call, out: object) -> None:
         """Add an operator's time on the device to what was spent."""
-        if plan.kernel:
-            model = self.machine.devices[device].cost
-            described = signature(func, plan, args, kwargs, out, self.state.tf32(plan.card.tf32))
+        if call.plan.kernel:
+            call.out, model = out, self.machine.devices[call.device].cost
+            described = signature(call, self.state.tf32(call.plan.card.tf32))
             self.spent_ns += model.kernel(described).duration_ns
 
-    def transfer(self, plan: Plan, args: Arguments, out: object) -> None:
+    def transfer(self, call: Call, out: object) -> None:
         """Copies are no part of what Inductor measures."""
 
     def on_the_host(self, size_bytes: int) -> None:
@@ -215,15 +201,16 @@ class Pricing(Accounting):
 class Folding(Pricing):
     """The mode under which Inductor computes constants: tensors on a device have values, and lie on the CPU."""
 
-    def computed(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    def computed(self, call: Call) -> object:
         """What an operator gives, on the CPU."""
-        if any(map(is_physically_meta, tensors_in((*args, *kwargs.values())))):
-            return super().computed(plan, func, args, kwargs)
+        args, kwargs = call.args, call.kwargs
+        if any(map(is_physically_meta, call.tensors())):
+            return super().computed(call)
         kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
         if "device" in kwargs:
             kwargs["device"] = CPU_DEVICE
         args = tuple(CPU_DEVICE if isinstance(value, torch.device) else value for value in args)
-        return plan.run(*args, **kwargs) if plan.builtin else func(*args, **kwargs)
+        return call.plan.run(*args, **kwargs) if call.plan.builtin else call.func(*args, **kwargs)
 
 
 def _size(values: Iterable[object]) -> int:

@@ -14,7 +14,7 @@ import torch
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.torch.plans.plan import tensors_in
+from windtunnel.seam.torch.plans.arguments import tensors_in
 from windtunnel.seam.torch.tags import device_of
 
 COMPILES = (

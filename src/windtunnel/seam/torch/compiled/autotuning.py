@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.compiled.accounting import Pricing
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.plans.plan import operands_layout
+from windtunnel.seam.torch.plans.layout import operands_layout
 from windtunnel.seam.torch.tags import device_of
 from windtunnel.trace.operation import Signature
 

@@ -20,7 +20,7 @@ from windtunnel.seam.torch.compiled.answers import Answers, about
 from windtunnel.seam.torch.dispatch.bits import WIDTHS
 from windtunnel.seam.torch.dispatch.generators import Emulated
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.plans.call import OpOverload
+from windtunnel.seam.torch.plans.arguments import OpOverload
 from windtunnel.seam.torch.tags import is_physically_meta
 
 Tensor = torch.Tensor

@@ -14,7 +14,7 @@ from windtunnel.seam.torch.compiled.accounting import Accounting
 from windtunnel.seam.torch.compiled.answers import ANSWER, Answers
 from windtunnel.seam.torch.compiled.recipes import CallRecording, Form, Recipes, ResultPlace, place_of
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.plans.plan import tensors_in
+from windtunnel.seam.torch.plans.arguments import tensors_in
 from windtunnel.seam.torch.tags import (
     FLOATING,
     HOST_TAG,

@@ -21,9 +21,10 @@ from windtunnel.errors import UnsupportedError
 from windtunnel.seam.torch.compiled.answers import Answers, about, keyed, shape_of
 from windtunnel.seam.torch.compiled.higher_order import EVALUATE, WITHOUT_WRAPPING, Evaluation
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.plans.call import Arguments, OpOverload
+from windtunnel.seam.torch.plans.arguments import Arguments, OpOverload, tensors_in
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.halves import FULL, HALVES
-from windtunnel.seam.torch.plans.plan import BUILT_IN, tensors_in
+from windtunnel.seam.torch.plans.plan import BUILT_IN
 from windtunnel.seam.torch.rehearsal.assumptions import KEEP_SHAPES, refusal
 from windtunnel.seam.torch.tags import device_of, is_physically_meta
 
@@ -252,11 +253,11 @@ def _operator(dispatch: Dispatch, func: OpOverload, is_full: bool = False) -> Ca
     compute = values.get(func.name()) or values.get(plan.name)
     if compute is None and plan.builtin and not plan.random:
         return Named(FULL.get(plan.strided, plan.strided) if is_full else plan.run, plan.name)
-    compute = compute or Dispatch.call
+    compute = compute or Dispatch.compute
 
     def computing(*args: object, **kwargs: object) -> object:
         device = max((device_of(tensor) for tensor in tensors_in((*args, *kwargs.values()))), default=0)
-        return compute(dispatch, plan, func, args, kwargs, max(device, dispatch.local.device))
+        return compute(dispatch, Call(plan, func, args, kwargs, max(device, dispatch.local.device)))
 
     return Named(computing, plan.name)
 

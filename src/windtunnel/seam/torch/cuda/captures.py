@@ -16,8 +16,9 @@ from windtunnel.seam.torch.cuda.graph_memory import PoolBytes, bytes_of
 from windtunnel.seam.torch.dispatch.above import Above
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.dispatch.recorder import Again, Wait, nothing
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in, written_by
+from windtunnel.seam.torch.plans.arguments import Result, tensors_in
+from windtunnel.seam.torch.plans.call import Call
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.state.positions import Generator, Position
 from windtunnel.seam.torch.tags import FLOATING, Storage, Tag, attach, bytes_in, parts_of, storage_of, tag_of
 
@@ -53,16 +54,14 @@ class Slot(NamedTuple):
 
 
 class CapturedOperator(NamedTuple):
-    """One operator of a graph; `results` are where its fresh results go, `grad` whether gradients were wanted then.
+    """One operator of a graph: its call, with slots for tensors, and what a replay needs beside it.
 
+    `results` are where its fresh results go, `grad` says whether gradients were wanted then.
     `drawn` is the generator, by its address, and the place that it draws from: programs exchange it between operators.
     `again` computes it in a replay, where its handler has said so.
     """
 
-    plan: Plan
-    func: OpOverload
-    args: Arguments
-    kwargs: Keywords
+    call: Call
     results: list[Slot | Tensor]
     grad: bool
     drawn: tuple[int, Position] | None
@@ -96,34 +95,34 @@ class CaptureMode(Above):
         with self.dispatch, self:
             yield
 
-    def operator(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    def operator(self, call: Call) -> object:
         """Write the operator down."""
-        drawn = self._drawn(kwargs.get("generator") or self.generator) if plan.random else None
-        if drawn is not None and kwargs.get("generator") is not None and drawn[1] not in self.places:
+        drawn = self._drawn(call.kwargs.get("generator") or self.generator) if call.plan.random else None
+        if drawn is not None and call.kwargs.get("generator") is not None and drawn[1] not in self.places:
             raise RuntimeError(UNREGISTERED)
-        written = _written(plan, args, kwargs)
+        written = [tensor for tensor in call.written() if _has_storage(tensor)]
         if self.dispatch.state.no_data:
-            out = func(*args, **kwargs)
-            self._use_all(plan, args, kwargs, out, written)
+            out = call.func(*call.args, **call.kwargs)
+            self._use_all(call, out, written)
             return out
-        for tensor in tensors_in((*args, *kwargs.values())):
+        for tensor in call.tensors():
             self._hold(tensor)
         for tensor in written:
             self._save(tensor)
-        tags = [storage_of(t)._wt for t in tensors_in((*args, *kwargs.values())) if _has_storage(t)]
+        tags = [storage_of(t)._wt for t in call.tensors() if _has_storage(t)]
         self.again = None
         given = {id(tag): tag for tag in tags}  # held, so that no new tag has the address of one that is replaced
         before, self._apart = self._apart, False
         try:
-            out = func(*args, **kwargs)
+            out = call.func(*call.args, **call.kwargs)
             if self._apart:
                 return out
         finally:
             self._apart = before
         out = self._twins(out, given, {})
-        on_device = any(tag_of(tensor).device >= 0 for tensor in tensors_in((*args, *kwargs.values(), out)))
-        if on_device and plan.kernel and self.again is not nothing:
-            self._write_down(plan, func, args, kwargs, out, written)
+        on_device = any(tag_of(tensor).device >= 0 for tensor in tensors_in((*call.given, out)))
+        if on_device and call.plan.kernel and self.again is not nothing:
+            self._write_down(call, out, written)
         return out
 
     def launched(
@@ -142,7 +141,7 @@ class CaptureMode(Above):
                 self._save(tensor)
         written = compute(*tensors)
         plan.mutated = tuple(written)
-        self._write_down(plan, plan.func, tensors, {}, None, [tensors[at] for at in written])
+        self._write_down(Call(plan, plan.func, tensors, {}), None, [tensors[at] for at in written])
 
     def _drawn(self, generator: Generator) -> tuple[int, Position] | None:
         """Where a generator draws from now; None for the host's."""
@@ -211,28 +210,26 @@ class CaptureMode(Above):
 
     # ------------------------------------------------------------------ the record
 
-    def _write_down(
-        self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, out: object, written: list[Tensor]
-    ) -> None:
-        self._use_all(plan, args, kwargs, out, written)
-        results = [self._slot(tensor) for tensor in tensors_in((out,))] if plan.fresh else []
-        kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
+    def _write_down(self, call: Call, out: object, written: list[Tensor]) -> None:
+        self._use_all(call, out, written)
+        results = [self._slot(tensor) for tensor in tensors_in((out,))] if call.plan.fresh else []
+        kwargs = {name: value for name, value in call.kwargs.items() if name != "pin_memory"}
         if isinstance(kwargs.get("device"), torch.device):
             kwargs["device"] = torch.device("cpu")
         drawn = self._drawn(kwargs.get("generator") or self.generator)
-        if plan.random and drawn is not None and drawn[1] not in self.places:
+        if call.plan.random and drawn is not None and drawn[1] not in self.places:
             raise RuntimeError(UNREGISTERED)
         grad = torch.is_grad_enabled()
-        places = tuple(map(self._slots, args))
-        named = {name: self._slots(value) for name, value in kwargs.items()}
-        self.steps.append(CapturedOperator(plan, func, places, named, results, grad, drawn, self.again))
+        places = tuple(map(self._slots, call.args))
+        kept = call.but(args=places, kwargs={name: self._slots(value) for name, value in kwargs.items()})
+        self.steps.append(CapturedOperator(kept, results, grad, drawn, self.again))
 
-    def _use_all(self, plan: Plan, args: Arguments, kwargs: Keywords, out: Result, written: list[Tensor]) -> None:
+    def _use_all(self, call: Call, out: Result, written: list[Tensor]) -> None:
         """Note the memory that the graph reads and writes."""
         mutated = {id(tensor) for tensor in written}
-        for tensor in tensors_in((*args, *kwargs.values())):
+        for tensor in call.tensors():
             self._use(tensor, self.writes if id(tensor) in mutated else self.reads)
-        for tensor in tensors_in((out,)) if plan.fresh else ():
+        for tensor in tensors_in((out,)) if call.plan.fresh else ():
             self._use(tensor, self.writes)
 
     def _use(self, tensor: Tensor, where: weakref.WeakKeyDictionary[Tag, None]) -> None:
@@ -272,10 +269,6 @@ def _in_pool(storage: Storage, block: Block | HostBlock | None) -> Storage:
     placed = bytes_of(block, storage.nbytes())
     placed.copy_(bytes_in(storage))
     return storage_of(placed)
-
-
-def _written(plan: Plan, args: Arguments, kwargs: Keywords) -> list[Tensor]:
-    return [tensor for tensor in written_by(plan, args, kwargs) if _has_storage(tensor)]
 
 
 def tensors_of(value: object) -> object:

@@ -22,9 +22,8 @@ from windtunnel.seam.torch.cuda.captures import CapturedOperator, CaptureMode, t
 from windtunnel.seam.torch.cuda.graph_memory import PoolBytes
 from windtunnel.seam.torch.dispatch import asserts
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.plans.call import Arguments, Keywords
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, tensors_in
 from windtunnel.seam.torch.plans.messages import cuda_error
-from windtunnel.seam.torch.plans.plan import tensors_in
 from windtunnel.seam.torch.state.late import byte_range
 from windtunnel.seam.torch.state.order import written
 from windtunnel.seam.torch.state.positions import Generator, Position, Taken
@@ -222,36 +221,34 @@ class Graph:
         state = self._state
         assert self._mode is not None
         dispatch = self._mode.dispatch
+        values = dispatch.deviations.values
         for step in self._mode.steps:
             if not isinstance(step, CapturedOperator):
                 step()
                 continue
             if step.drawn is not None:
                 state.positions[step.drawn[0]] = step.drawn[1]
+            plan = step.call.plan
             try:
-                args: Arguments = tuple(map(tensors_of, step.args))
-                kwargs: Keywords = {name: tensors_of(value) for name, value in step.kwargs.items()}
+                args: Arguments = tuple(map(tensors_of, step.call.args))
+                kwargs: Keywords = {name: tensors_of(value) for name, value in step.call.kwargs.items()}
             except LookupError:
-                raise RuntimeError(DEAD.format(1, f"the tensors that {step.plan.name} reads and writes")) from None
-            if step.plan.name == "aten::copy_" and tag_of(args[0]).device == CPU and tag_of(args[1]).device >= 0:
+                raise RuntimeError(DEAD.format(1, f"the tensors that {plan.name} reads and writes")) from None
+            if plan.name == "aten::copy_" and tag_of(args[0]).device == CPU and tag_of(args[1]).device >= 0:
                 start, stop = byte_range(args[0])
                 lane = state.machine.lane(state.local.host, stream)
                 access = Access(stream.agent, stream.epoch, start, stop, True, lane, site)
                 state.late.to_host(stream, args[0], args[1].clone(), end_ns, access)
                 continue
             C._set_grad_enabled(step.grad)  # some kernels keep what a backward pass needs only then
-            plan = step.plan
-            values = dispatch.deviations.values
-            compute = values.get(plan.func.name()) or values.get(plan.name, Dispatch.call)
+            compute = values.get(plan.func.name()) or values.get(plan.name, Dispatch.compute)
+            call = step.call.but(args=args, kwargs=kwargs, device=stream.device)
             try:
-                if step.again is not None:
-                    out = step.again(plan, step.func, args, kwargs, stream.device)
-                else:
-                    out = compute(dispatch, plan, step.func, args, kwargs, stream.device)
+                out = compute(dispatch, call) if step.again is None else step.again(call)
             except (IndexError, RuntimeError) as error:
-                asserts.fail(dispatch, step.plan, error, stream, stream.epoch)
+                asserts.fail(dispatch, plan, error, stream, stream.epoch)
                 return  # what the rest of the graph would compute is undefined
-            for slot, made in zip(step.results, tensors_in((out,)) if step.plan.fresh else (), strict=True):
+            for slot, made in zip(step.results, tensors_in((out,)) if plan.fresh else (), strict=True):
                 write_again(slot, made)
 
     def reset(self) -> None:

@@ -8,8 +8,7 @@ import torch.backends.cudnn.rnn
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.kernels.recurrent_space import RNN_MODES
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.plans.plan import Plan
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of
 
@@ -115,35 +114,35 @@ def _find_engine(dispatch: Dispatch, tensor: torch.Tensor, benchmark: bool) -> N
         raise RuntimeError(f"{way} was unable to find an engine to execute this computation")
 
 
-def convolution(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def convolution(dispatch: Dispatch, call: Call) -> object:
     """aten::cudnn_convolution, called by name: the convolution that it is."""
-    tensor, weight, padding, stride, dilation, groups = args[:6]
-    _find_engine(dispatch, tensor, args[6])
+    tensor, weight, padding, stride, dilation, groups = call.args[:6]
+    _find_engine(dispatch, tensor, call.args[6])
     with dispatch.parts:
         return torch.ops.aten.convolution.default(
             tensor, weight, None, stride, padding, dilation, False, [0] * len(padding), groups
         )
 
 
-def transposed(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def transposed(dispatch: Dispatch, call: Call) -> object:
     """aten::cudnn_convolution_transpose, called by name."""
-    tensor, weight, padding, output_padding, stride, dilation, groups = args[:7]
-    _find_engine(dispatch, tensor, args[7])
+    tensor, weight, padding, output_padding, stride, dilation, groups = call.args[:7]
+    _find_engine(dispatch, tensor, call.args[7])
     with dispatch.parts:
         return torch.ops.aten.convolution.default(
             tensor, weight, None, stride, padding, dilation, True, output_padding, groups
         )
 
 
-def sampled(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def sampled(dispatch: Dispatch, call: Call) -> object:
     """aten::cudnn_grid_sampler, called by name: bilinear, zeros outside, corners aligned."""
     with dispatch.parts:
-        return torch.ops.aten.grid_sampler.default(*args, 0, 0, True)
+        return torch.ops.aten.grid_sampler.default(*call.args, 0, 0, True)
 
 
-def sampled_backward(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def sampled_backward(dispatch: Dispatch, call: Call) -> object:
     """aten::cudnn_grid_sampler_backward."""
-    tensor, grid, gradient = args
+    tensor, grid, gradient = call.args
     with dispatch.parts:
         return torch.ops.aten.grid_sampler_2d_backward.default(gradient, tensor, grid, 0, 0, True, [True, True])
 

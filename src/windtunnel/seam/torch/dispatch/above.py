@@ -8,7 +8,8 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from windtunnel.seam.torch.dispatch.mode import PLAIN, Dispatch
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Types
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, Types
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.plan import Plan
 
 
@@ -37,8 +38,8 @@ class Above(TorchDispatchMode, ABC):
         plan = self.plans.get(id(func))
         if plan is None:
             plan = self.plans[id(func)] = self.dispatch.deviations.plan(func)
-        return func(*args, **kwargs) if plan.view else self.operator(plan, func, args, kwargs)
+        return func(*args, **kwargs) if plan.view else self.operator(Call(plan, func, args, kwargs))
 
     @abstractmethod
-    def operator(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    def operator(self, call: Call) -> object:
         """Carry an operator out by calling `func`, and do what the mode is for."""

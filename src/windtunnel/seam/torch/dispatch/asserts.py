@@ -15,9 +15,9 @@ import torch
 from windtunnel.machine.stream import Stream
 from windtunnel.operators.card import stating
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler, hand_on
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.messages import cuda_error
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.tags import device_of
 from windtunnel.trace.operation import Note
 
@@ -86,34 +86,37 @@ class _Broken(dict[str, Handler]):
         return partial(_refuse, super().get(name, default))
 
 
-def _refuse(
-    before: Handler | None, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
-) -> object:
+def _refuse(before: Handler | None, dispatch: Dispatch, call: Call) -> object:
     """An operator after the context was lost: what touches a device raises, except what only makes a view."""
     state = dispatch.state
-    device = kwargs.get("device")
-    on_device = any(device_of(tensor) >= 0 for tensor in tensors_in((*args, *kwargs.values())))
-    if state.failure is not None and not plan.view and (on_device or (device is not None and device.type == "cuda")):
+    device = call.kwargs.get("device")
+    on_device = any(device_of(tensor) >= 0 for tensor in call.tensors())
+    if (
+        state.failure is not None
+        and not call.plan.view
+        and (on_device or (device is not None and device.type == "cuda"))
+    ):
         state.failure.surface()
     if before is not None:
-        return before(dispatch, plan, func, args, kwargs)
-    return dispatch.general(plan, func, args, kwargs)
+        return before(dispatch, call)
+    return dispatch.general(call)
 
 
-def guarded(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def guarded(dispatch: Dispatch, call: Call) -> object:
     """An operator whose CUDA kernel asserts that indices are in range."""
     try:
-        return hand_on(dispatch, plan, func, args, kwargs)
+        return hand_on(dispatch, call)
     except (IndexError, RuntimeError) as error:
-        devices = [device_of(tensor) for tensor in tensors_in((*args, *kwargs.values()))]
+        devices = [device_of(tensor) for tensor in call.tensors()]
         device = max(devices, default=-1)
         if device < 0:
             raise
         stream = dispatch.local.streams[device]
-        fail(dispatch, plan, error, stream, stream.epoch + 1)
-        out = _anything(dispatch, plan, func, args, kwargs)
+        fail(dispatch, call.plan, error, stream, stream.epoch + 1)
+        out = _anything(dispatch, call)
         dispatch.tag(out, device)
-        dispatch.submit(plan, func, args, kwargs, out, device, None)
+        call.device = device
+        dispatch.submit(call, out)
         return out
 
 
@@ -129,14 +132,14 @@ def fail(dispatch: Dispatch, plan: Plan, error: Exception, stream: Stream, epoch
         state.failure = AssertFailure(dispatch, stream, epoch)
 
 
-def _anything(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def _anything(dispatch: Dispatch, call: Call) -> object:
     """A result of the right shape; what a kernel writes after an assert is undefined, zeros are as good as anything."""
-    if plan.mutated:
-        return args[plan.mutated[0]]
+    if call.plan.mutated:
+        return call.args[call.plan.mutated[0]]
     local = dispatch.local
     inner, local.inner = local.inner, True
     try:
-        shaped = func(*map(_shapes, args), **{name: _shapes(value) for name, value in kwargs.items()})
+        shaped = call.func(*map(_shapes, call.args), **{name: _shapes(value) for name, value in call.kwargs.items()})
     finally:
         local.inner = inner
     return _zeros(shaped)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import torch
 
-from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords, Result
-from windtunnel.seam.torch.plans.plan import Plan
+from windtunnel.seam.torch.plans.arguments import Result
+from windtunnel.seam.torch.plans.call import Call
 
 Tensor = torch.Tensor
 WIDTHS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers by the bytes of an element, whose bits are the element's."""
 
 
-def moves(plan: Plan, args: Arguments, error: RuntimeError) -> bool:
+def moves(call: Call, error: RuntimeError) -> bool:
     """Whether an operator that ended with `error` moves elements of a dtype that the CPU's kernel does not take."""
-    return plan.card.moves and "not implemented for" in str(error) and args[0].element_size() in WIDTHS
+    return call.plan.card.moves and "not implemented for" in str(error) and call.args[0].element_size() in WIDTHS
 
 
-def moved(plan: Plan, run: Kernel, args: Arguments, kwargs: Keywords) -> Result:
+def moved(call: Call) -> Result:
     """The result of an operator by the bits of the tensors that have the dtype of the first."""
+    args = call.args
     dtype = args[0].dtype
     width = WIDTHS[args[0].element_size()]
 
@@ -28,7 +29,7 @@ def moved(plan: Plan, run: Kernel, args: Arguments, kwargs: Keywords) -> Result:
         return value.view(width) if isinstance(value, Tensor) and value.dtype is dtype else value
 
     given = [
-        as_bits(parameter.name, value) for parameter, value in zip(plan.func._schema.arguments, args, strict=False)
+        as_bits(parameter.name, value) for parameter, value in zip(call.plan.func._schema.arguments, args, strict=False)
     ]
-    found = run(*given, **{name: as_bits(name, value) for name, value in kwargs.items()})
-    return args[0] if plan.mutated or not isinstance(found, Tensor) else found.view(dtype)
+    found: Result = call.func(*given, **{name: as_bits(name, value) for name, value in call.kwargs.items()})
+    return args[0] if call.plan.mutated or not isinstance(found, Tensor) else found.view(dtype)

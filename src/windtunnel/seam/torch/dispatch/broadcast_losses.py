@@ -15,8 +15,7 @@ import torch
 from torch.autograd.graph import Node
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler, hand_on
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.plans.plan import Plan
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of
 from windtunnel.trace.operation import Note
@@ -35,10 +34,8 @@ def around(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
     return {**losses, DIFFERENCE: partial(_subtracted, handlers.get(DIFFERENCE, hand_on))}
 
 
-def _compared(
-    inner: Handler, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
-) -> object:
-    first, second = args[0], args[1]
+def _compared(inner: Handler, dispatch: Dispatch, call: Call) -> object:
+    first, second = call.args[0], call.args[1]
     if (
         isinstance(first, torch.Tensor)
         and isinstance(second, torch.Tensor)
@@ -48,7 +45,7 @@ def _compared(
     ):
         state = dispatch.state
         detail = (
-            ("operator", plan.name.removeprefix("aten::")),
+            ("operator", call.plan.name.removeprefix("aten::")),
             ("output", str(_before(first))),
             ("target", str(_before(second))),
             ("device", device_of(first)),
@@ -56,13 +53,11 @@ def _compared(
         site = state.site()
         note = Note("loss-broadcast", state.machine.trace.sites[site], detail)
         state.machine.note(state.local.host, note, site)
-    return inner(dispatch, plan, func, args, kwargs)
+    return inner(dispatch, call)
 
 
-def _subtracted(
-    inner: Handler, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
-) -> object:
-    first, second = args[0], args[1]
+def _subtracted(inner: Handler, dispatch: Dispatch, call: Call) -> object:
+    first, second = call.args[0], call.args[1]
     both = isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)  # TorchScript gives numbers as such
     if both and first.dim() + second.dim() == 3:
         column, row = (first, second) if first.dim() == 2 else (second, first)
@@ -71,7 +66,7 @@ def _subtracted(
             if len(state.differences) < MOST_DIFFERENCES:
                 output, target = (column, row) if column.requires_grad else (row, column)
                 state.differences[row.size(0)] = (state.site(), tuple(output.shape), tuple(target.shape))
-    return inner(dispatch, plan, func, args, kwargs)
+    return inner(dispatch, call)
 
 
 def differentiated(state: State, roots: Iterable[object]) -> None:

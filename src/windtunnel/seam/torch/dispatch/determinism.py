@@ -13,8 +13,8 @@ import torch
 
 from windtunnel.operators.card import stating
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler, hand_on
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.arguments import tensors_in
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.tags import device_of
 
 MAXIMUM = 2
@@ -46,14 +46,12 @@ def around(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
     return {name: partial(_checked, handlers.get(name, hand_on)) for name in stating("alert")}
 
 
-def _checked(
-    inner: Handler, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
-) -> object:
-    if torch.are_deterministic_algorithms_enabled() and any(device_of(t) >= 0 for t in tensors_in(args)):
-        only = ONLY_WHEN.get(plan.name)
-        if only is None or only(dict(zip(plan.names, args, strict=False)) | kwargs):
-            alert(plan.card.alert)
-    return inner(dispatch, plan, func, args, kwargs)
+def _checked(inner: Handler, dispatch: Dispatch, call: Call) -> object:
+    if torch.are_deterministic_algorithms_enabled() and any(device_of(t) >= 0 for t in tensors_in(call.args)):
+        only = ONLY_WHEN.get(call.plan.name)
+        if only is None or only(call.named()):
+            alert(call.plan.card.alert)
+    return inner(dispatch, call)
 
 
 def alert(name: str) -> None:

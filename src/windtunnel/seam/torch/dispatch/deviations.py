@@ -9,7 +9,7 @@ import torch
 
 from windtunnel.operators.classes import bare
 from windtunnel.seam.torch.plans import dtypes
-from windtunnel.seam.torch.plans.call import Arguments, OpOverload, Result
+from windtunnel.seam.torch.plans.arguments import Arguments, OpOverload, Result
 from windtunnel.seam.torch.plans.dtypes import Dtypes
 from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.scratch.need import Row

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result, Types
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, Result, Types
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import named
 

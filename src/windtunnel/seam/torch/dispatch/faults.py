@@ -29,9 +29,8 @@ from windtunnel.seam.torch.dispatch.asserts import AssertFailure
 from windtunnel.seam.torch.dispatch.bits import WIDTHS
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.dispatch.observed import observe
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Types
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, Types, tensors_in
 from windtunnel.seam.torch.plans.messages import cuda_error
-from windtunnel.seam.torch.plans.plan import tensors_in
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of
 from windtunnel.trace.operation import Note

@@ -15,8 +15,8 @@ import torch
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.dispatch.moves import fetch
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.plans.plan import Plan
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.tags import device_of
 
 READ: dict[str, Callable[[Arguments, Keywords], torch.Tensor | None]] = {
@@ -29,12 +29,12 @@ READ: dict[str, Callable[[Arguments, Keywords], torch.Tensor | None]] = {
 """By name and overload, the tensor of which one value is read; None where none is."""
 
 
-def reading(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def reading(dispatch: Dispatch, call: Call) -> object:
     """An operator of `READ`."""
-    value = READ[func.name()](args, kwargs)
+    value = READ[call.plan.func.name()](call.args, call.kwargs)
     if value is not None and device_of(value) >= 0:
-        fetch(dispatch.state, value, plan.name, elements=1)
-    return dispatch.general(plan, func, args, kwargs)
+        fetch(dispatch.state, value, call.plan.name, elements=1)
+    return dispatch.general(call)
 
 
 HANDLERS = dict.fromkeys(READ, reading)

@@ -13,8 +13,9 @@ from typing import Self
 import torch
 
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords
-from windtunnel.seam.torch.plans.plan import RANDOM_STATE, Plan, tensors_in
+from windtunnel.seam.torch.plans.arguments import tensors_in
+from windtunnel.seam.torch.plans.call import Call
+from windtunnel.seam.torch.plans.plan import RANDOM_STATE
 from windtunnel.seam.torch.state.positions import MASK, UNROLL, Generator, Position
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import CPU
@@ -38,33 +39,34 @@ def _set_rng_state(new_state: torch.Tensor) -> None:
     stock_set_rng_state(new_state)
 
 
-def draw(state: State, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> object:
+def draw(state: State, call: Call) -> object:
     """Run an operator that draws random numbers, with the device's generator; with PyTorch's own on the host."""
-    if device < 0:
-        return func(*args, **kwargs)
+    plan, args, kwargs = call.plan, call.args, call.kwargs
+    if call.device < 0:
+        return call.func(*args, **kwargs)
     # Some (`poisson`, `binomial`) take it by place, too.
     place = plan.names.index("generator") if plan.random != RANDOM_STATE else len(args)
     given = args[place] if place < len(args) else kwargs.get("generator")
     if given is not None and state.generator_devices.get(given._cdata, CPU) < 0:
         raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
-    generator = given or state.generators[device]
+    generator = given or state.generators[call.device]
     position = state.positions[generator._cdata]
     if plan.random != RANDOM_STATE:
         position.start(generator)
         if place < len(args):
-            out = func(*args[:place], generator, *args[place + 1 :], **kwargs)
+            out = call.func(*args[:place], generator, *args[place + 1 :], **kwargs)
         else:
-            out = func(*args, **{**kwargs, "generator": generator})
+            out = call.func(*args, **{**kwargs, "generator": generator})
     else:
         default = torch.default_generator
         saved = default.get_state()
         position.start(default)
         try:
-            out = func(*args, **kwargs)
+            out = call.func(*args, **kwargs)
         finally:
             default.set_state(saved)
-    gpu = state.device(device).gpu
-    drawn = next(tensors_in((out,)), None)
+    gpu = state.device(call.device).gpu
+    drawn = next(iter(tensors_in((out,))), None)
     position.advance(0 if drawn is None else drawn.numel(), gpu.sm_count * gpu.max_threads_per_sm)
     return out
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from time import thread_time_ns
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Types
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, Types
 
 LONGEST_DISPATCH_NS = 20_000
 """Of what an operator took the host, at most so much was its dispatch (`operators/*.toml`); more was a wait."""

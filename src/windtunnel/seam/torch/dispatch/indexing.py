@@ -18,9 +18,9 @@ from windtunnel.operators.card import stating
 from windtunnel.seam.torch.dispatch.asserts import guarded
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.dispatch.moves import move, numbers
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.arguments import Arguments
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.messages import device_name, two_devices
-from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import CPU, FLOATING, is_physically_meta, tag_of
 
@@ -39,9 +39,8 @@ def around(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
     }
 
 
-def _indexed(
-    inner: Handler, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
-) -> object:
+def _indexed(inner: Handler, dispatch: Dispatch, call: Call) -> object:
+    args = call.args
     if dispatch.state.no_data:
         args = _with_number(dispatch.state, args)
     tensor, indices, *rest = args
@@ -53,7 +52,7 @@ def _indexed(
     elif device == CPU and rest and _alone_there(rest[0], indices) and not _vmapped():
         with dispatch.parts:
             args = (tensor, indices, _number(dispatch.state, rest[0]), *rest[1:])
-    return inner(dispatch, plan, func, args, kwargs)
+    return inner(dispatch, call if args is call.args else call.but(args=args))
 
 
 def _with_number(state: State, args: Arguments) -> Arguments:

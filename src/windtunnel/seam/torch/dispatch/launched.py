@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from windtunnel.seam.torch.plans.call import Arguments
+from windtunnel.seam.torch.plans.arguments import Arguments
 from windtunnel.seam.torch.plans.plan import Plan
 
 Tensor = torch.Tensor

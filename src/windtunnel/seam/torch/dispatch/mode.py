@@ -23,24 +23,22 @@ from windtunnel.seam.torch.dispatch.described import handler as handler_of_descr
 from windtunnel.seam.torch.dispatch.deviations import Deviations
 from windtunnel.seam.torch.dispatch.generators import draw
 from windtunnel.seam.torch.dispatch.gradients import meet, return_to_host
-from windtunnel.seam.torch.dispatch.parts import HigherOrderPlan, composite, tensorless
+from windtunnel.seam.torch.dispatch.parts import HigherOrderPlan, composite, run_python, tensorless
 from windtunnel.seam.torch.dispatch.recorder import Recorder
 from windtunnel.seam.torch.plans import messages
-from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords, OpOverload, Result, Types
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, Result, Types, tensors_in
+from windtunnel.seam.torch.plans.call import Call
+from windtunnel.seam.torch.plans.layout import disorder
 from windtunnel.seam.torch.plans.plan import (
     Plan,
     allocates_results_only,
     common_device,
-    disorder,
     numbers_as_tensors,
-    on_cpu,
+    python_kernel,
     registered,
-    run_python,
     selects,
-    signature,
-    tensors_in,
-    written_by,
 )
+from windtunnel.seam.torch.plans.signature import on_cpu, signature
 from windtunnel.seam.torch.state import blank, cublas, handles
 from windtunnel.seam.torch.state.positions import Generator
 from windtunnel.seam.torch.state.state import State
@@ -70,7 +68,7 @@ get_mode = torch._C._get_dispatch_mode
 ADDITIONS = ("aten::add", "aten::add_")
 MOST_HOST_COSTS = 10_000
 """How many are kept: a program's data may come in any number of shapes."""
-Handler = Callable[["Dispatch", Plan, OpOverload, Arguments, Keywords], object]
+Handler = Callable[["Dispatch", Call], object]
 
 
 class Listed(NamedTuple):
@@ -130,6 +128,8 @@ class Dispatch(TorchDispatchMode):
         """The plan of an operator, made on its first use."""
         made = self.deviations.plan(func) if hasattr(func, "_schema") else HigherOrderPlan(func)
         plan = self.plans[id(func)] = made
+        if not plan.builtin and (key := python_kernel(func)) is not None:
+            plan.handler = partial(run_python, key)
         if self.state.overridden and func.name() in self.state.overridden:
             plan.handler = overridden
         if (description := described.of(func.name()) or without_kernel.shipped(func)) is not None:
@@ -141,8 +141,11 @@ class Dispatch(TorchDispatchMode):
             plan.handler = tensorless
         if plan.handler is None and plan.composite:
             plan.handler = composite
-        if plan.handler is None and (kinds := without_kernel.missing(func)):
+        kinds = without_kernel.missing(func)
+        if plan.handler is None and not kinds.isdisjoint(without_kernel.PLAIN):
             plan.handler = partial(without_kernel.refuse, kinds)
+        elif plan.handler is None:
+            plan.refused = kinds
         if plan.handler is None and without_kernel.in_a_binary(func):
             plan.handler = without_kernel.explain
         plan.memory = plan.row is not None or not allocates_results_only(plan)
@@ -175,19 +178,19 @@ class Dispatch(TorchDispatchMode):
             if plan.direct and not kwargs:
                 return self.plain(plan, func, args)
             if plan.handler is not None:
-                return plan.handler(self, plan, func, args, kwargs or {})
+                return plan.handler(self, Call(plan, func, args, kwargs or {}))
             if plan.factory:
                 with disable_torch_function():
-                    return self.create(plan, func, args, kwargs or {}, NOWHERE)
+                    return self.create(Call(plan, func, args, kwargs or {}))
             if kwargs:
-                return self.general(plan, func, args, kwargs)
+                return self.general(Call(plan, func, args, kwargs))
             if plan.looks:
                 value = args[0]
                 if value.__class__ is Tensor or value.__class__ is Parameter:
                     try:
                         tag = storage_of(value)._wt
                     except (NotImplementedError, RuntimeError, ValueError):
-                        return self.general(plan, func, args, {})
+                        return self.general(Call(plan, func, args, {}))
                     if tag is HOST_TAG:
                         return func._op(*args)
                     if tag.device >= 0:
@@ -214,31 +217,34 @@ class Dispatch(TorchDispatchMode):
                     key += (value.shape, value.dtype)
                     scattered |= plan.ordered and not value.is_contiguous()
                 except (NotImplementedError, RuntimeError, ValueError):  # sparse ones lack storage, nested ones sizes
-                    return self.general(plan, func, args, {})
+                    return self.general(Call(plan, func, args, {}))
                 found = tag.device
                 if found != device:
                     if found < CPU or device != NOWHERE:
-                        return self.general(plan, func, args, {})
+                        return self.general(Call(plan, func, args, {}))
                     device, first = found, tag
             elif kind is list or kind is tuple:
                 if value and isinstance(value[0], Tensor):
                     found = common_device(value, key)
                     if found < CPU or found != device != NOWHERE:
-                        return self.general(plan, func, args, {})
+                        return self.general(Call(plan, func, args, {}))
                     device, scattered = found, scattered or (plan.ordered and not all(map(is_contiguous, value)))
                 elif plan.attributes:
                     key.append(tuple(value))
                 elif value and not isinstance(value[0], (int, float)):
-                    return self.general(plan, func, args, {})
+                    return self.general(Call(plan, func, args, {}))
             elif kind is not int and isinstance(value, Tensor):
-                return self.general(plan, func, args, {})
+                return self.general(Call(plan, func, args, {}))
             elif plan.attributes:
                 key.append(value)
         if device < 0:
-            on_host = device == CPU and plan.builtin
-            return self.on_host(plan, func, args, {}, (), key) if on_host else self.general(plan, func, args, {})
+            call = Call(plan, func, args, {})
+            if device != CPU or not plan.builtin:
+                return self.general(call)
+            call.key = key
+            return self.on_host(call, ())
         near = plan.called or self.room.near
-        out = self.call(plan, func, args, {}, device) if near else strided(plan, args)
+        out = self.compute(Call(plan, func, args, {}, device)) if near else strided(plan, args)
         if plan.view:
             self.viewed(args, device)
             return out
@@ -261,47 +267,53 @@ class Dispatch(TorchDispatchMode):
                 if first.blank is not None:  # type: ignore[union-attr]
                     blank.wrote(args[0])
             return out
-        self.submit(plan, func, args, {}, out, device, key)
+        call = Call(plan, func, args, {}, device)
+        call.key = key
+        self.submit(call, out)
         return out
 
     # ------------------------------------------------------------------ the general case
 
-    def general(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+    def general(self, call: Call) -> Result:
         """Tensors, keywords, devices and subclasses in whatever mixture."""
         with disable_torch_function():
-            return self._general(plan, func, args, kwargs)
+            return self._general(call)
 
-    def _general(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-        device, floating = (NOWHERE, []) if plan.factory else self.scan(plan, func, args, kwargs)
-        if plan.factory or "device" in kwargs or "pin_memory" in kwargs:
-            return self.create(plan, func, args, kwargs, device)
-        if device < 0:
-            if device == CPU and not plan.card.anywhere:
+    def _general(self, call: Call) -> object:
+        plan = call.plan
+        if plan.refused:
+            without_kernel.check(plan.refused, call)
+        floating = [] if plan.factory else self.scan(call)
+        if plan.factory or "device" in call.kwargs or "pin_memory" in call.kwargs:
+            return self.create(call)
+        if call.device < 0:
+            if call.device == CPU and not plan.card.anywhere:
                 self.settle(floating)
                 floating = []
-            return self.on_host(
-                plan, func, numbers_as_tensors(func, args) if device == NOWHERE else args, kwargs, floating
-            )
+            if call.device == NOWHERE:
+                call.args = numbers_as_tensors(plan.func, call.args)
+            return self.on_host(call, floating)
         for tensor in floating:
-            self.tag(tensor, device)
-        return self.on_device(plan, func, args, kwargs, device)
+            self.tag(tensor, call.device)
+        return self.on_device(call)
 
-    def on_device(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> object:
-        """Run an operator whose tensors live on `device`, tag its results and submit it."""
-        out = self.call(plan, func, args, kwargs, device)
+    def on_device(self, call: Call) -> object:
+        """Run an operator whose tensors live on a device, tag its results and submit it."""
+        plan, device = call.plan, call.device
+        out = self.compute(call)
         if plan.view:
-            self.viewed(args, device)
+            self.viewed(call.args, device)
             self.tag_parts(out, device)
             return out
         if plan.fresh:
             self.tag(out, device)
         for position in plan.mutated:
-            self.tag_parts(args[position], device)
+            self.tag_parts(call.args[position], device)
         for name in plan.mutated_keywords:
-            self.tag_parts(kwargs.get(name), device)
+            self.tag_parts(call.kwargs.get(name), device)
         if plan.resizes:
-            self.resized(args, kwargs)
-        self.submit(plan, func, args, kwargs, out, device, None)
+            self.resized(call)
+        self.submit(call, out)
         return out
 
     def viewed(self, args: Arguments, device: int) -> None:
@@ -310,56 +322,46 @@ class Dispatch(TorchDispatchMode):
         if self.machine.concurrent and isinstance(args[0], Tensor):
             self.state.order.leaf_used(args[0], device)
 
-    def on_host(
-        self,
-        plan: Plan,
-        func: OpOverload,
-        args: Arguments,
-        kwargs: Keywords,
-        floating: Sequence[Tensor],
-        key: list[Hashable] | None = None,
-    ) -> object:
-        """Run an operator on host tensors; what floating tensors give floats as well.
-
-        `key` names the operator, and the shapes and types of its arguments.
-        """
-        late = self.state.late
+    def on_host(self, call: Call, floating: Sequence[Tensor]) -> object:
+        """Run an operator on host tensors; what floating tensors give floats as well."""
+        plan, late = call.plan, self.state.late
         if late.pending:
-            late.host_operation(plan, args, kwargs)
+            late.host_operation(call)
         if plan.resizes:
-            self.state.unpin_fixed(tensors_in((*args, *kwargs.values())))
-        out = self.call(plan, func, args, kwargs, CPU)
+            self.state.unpin_fixed(call.tensors())
+        call.device = CPU
+        out = call.out = self.compute(call)
         if plan.kernel:
-            self.local.host.now_ns += self.host_ns(plan, func, args, kwargs, out, key)
+            self.local.host.now_ns += self.host_ns(call)
         if late.sources:
-            for tensor in tensors_in([args[i] for i in plan.mutated]):
+            for tensor in tensors_in([call.args[i] for i in plan.mutated]):
                 late.overwritten(tensor)
         if floating and plan.fresh:
             for tensor in tensors_in((out,)):
                 self.float(tensor)
         return out
 
-    def host_ns(
-        self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, out: object, key: list[Hashable] | None
-    ) -> int:
+    def host_ns(self, call: Call) -> int:
         """What an operator on host tensors takes the host, in nanoseconds."""
-        if key is None or out.__class__ is not Tensor or out.layout is not STRIDED:
-            return on_cpu(self.machine, plan, func, args, kwargs, out)
-        name = (*key, size_of(out), out.dtype)
+        out = call.out
+        if call.key is None or out.__class__ is not Tensor or out.layout is not STRIDED:
+            return on_cpu(self.machine, call)
+        name = (*call.key, size_of(out), out.dtype)
         known = self.host_costs.get(name)
         if known is None:
             if len(self.host_costs) == MOST_HOST_COSTS:
                 self.host_costs.clear()
-            known = self.host_costs[name] = on_cpu(self.machine, plan, func, args, kwargs, out)
+            known = self.host_costs[name] = on_cpu(self.machine, call)
         return known
 
-    def scan(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> tuple[int, list[Tensor]]:
-        """The device of an operator's tensors, and those among them that float; raises PyTorch's error on a mixture."""
+    def scan(self, call: Call) -> list[Tensor]:
+        """Find the device of a call's tensors; returns those that float, and raises PyTorch's error on a mixture."""
+        plan = call.plan
         device = NOWHERE
         floating: list[Tensor] = []
         numbers: list[Tensor] = []
         known = plan.card
-        for name, value in (*zip(plan.names, args, strict=False), *kwargs.items()):
+        for name, value in (*zip(plan.names, call.args, strict=False), *call.kwargs.items()):
             for tensor in tensors_in((value,)):
                 found = tag_of(tensor).device
                 if found == FLOATING:
@@ -373,17 +375,19 @@ class Dispatch(TorchDispatchMode):
                         numbers.append(tensor)
                 elif device == NOWHERE or (device == CPU and known.anywhere):
                     device = found  # what came before lay on the host, which such an operator allows
-                elif not (known.anywhere or tensor.is_meta or (plan.name in ADDITIONS and meet(args))):
-                    raise messages.mismatch(plan, func, args, kwargs)
+                elif not (known.anywhere or tensor.is_meta or (plan.name in ADDITIONS and meet(call.args))):
+                    raise messages.mismatch(call)
         for tensor in numbers if device >= 0 else ():
             return_to_host(tensor)
-        return device, floating
+        call.device = device
+        return floating
 
-    def create(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> Result:
-        """Run an operator that says where its result shall be."""
-        kwargs = dict(kwargs)
+    def create(self, call: Call) -> Result:
+        """Run an operator that says where its result shall be; `call.device` is that of its tensors."""
         if get_mode(FAKE) is not None:
-            return fake.run(self.state, func, args, kwargs)
+            return fake.run(self.state, call.plan.func, call.args, dict(call.kwargs))
+        plan, device = call.plan, call.device
+        kwargs = call.kwargs = dict(call.kwargs)
         wanted = kwargs.get("device")
         local = self.local
         explicit = local.explicit or (wanted is not None and kwargs.get("pin_memory") is not None)  # `named`
@@ -392,29 +396,28 @@ class Dispatch(TorchDispatchMode):
         if wanted is None:
             target = device
         elif (kind := wanted.type) not in ("cpu", "cuda"):
-            return func(*args, **kwargs)
+            return call.func(*call.args, **kwargs)
         else:
             kwargs["device"] = CPU_DEVICE
             target = CPU if kind == "cpu" else self.state.index(wanted)
             if target < 0 and not explicit and device >= 0:
                 target = device
-        if target == NOWHERE:
-            target = CPU
+        call.device = target = CPU if target == NOWHERE else target
         if kwargs.get("generator") is not None:
             self._check_generator(kwargs["generator"], target)
         if target >= 0 and plan.factory:
-            self.state.guard.expect(target, args, kwargs, empty=plan.empty)
-        out = self.call(plan, func, args, kwargs, target)
+            self.state.guard.expect(target, call.args, kwargs, empty=plan.empty)
+        out = call.out = self.compute(call)
         if target >= 0:
             self.tag_new(out, target)
             if plan.empty:
                 self.state.guard.made_empty(out)
-            self.submit(plan, func, args, kwargs, out, target, None)
+            self.submit(call, out)
             return out
-        self.local.host.now_ns += on_cpu(self.machine, plan, func, args, kwargs, out)
+        local.host.now_ns += on_cpu(self.machine, call)
         if pinned:
             self.state.pin(out)
-        elif not explicit and device == NOWHERE and all(tag_of(like).device != CPU for like in tensors_in(args)):
+        elif not explicit and device == NOWHERE and all(tag_of(t).device != CPU for t in tensors_in(call.args)):
             for tensor in tensors_in((out,)):  # what is made like a host tensor lies on the host
                 self.float(tensor)
         return out
@@ -427,22 +430,22 @@ class Dispatch(TorchDispatchMode):
 
     # ------------------------------------------------------------------ pieces
 
-    def call(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> Result:
+    def compute(self, call: Call) -> Result:
         """Compute the values: Python kernels see the physical device, random operators use the device's generator."""
-        local = self.local
+        plan, args, kwargs, device, local = call.plan, call.args, call.kwargs, call.device, self.local
         if device >= 0 and self.room.near:
-            self.state.guard.before(plan, args, kwargs, device)
+            self.state.guard.before(call)
         before, local.inner = local.inner, True
-        run = plan.run if device >= 0 and func is plan.func else func
+        run = plan.run if device >= 0 and call.func is plan.func else call.func
         try:
             if plan.random and (device >= 0 or kwargs.get("generator") is None):
                 with self.state.default_generator:
-                    return draw(self.state, plan, func, args, kwargs, device)
-            return run(*args, **kwargs) if plan.builtin else plan.run_foreign(func, args, kwargs)
+                    return draw(self.state, call)
+            return run(*args, **kwargs) if plan.builtin else plan.run_foreign(call.func, args, kwargs)
         except RuntimeError as error:
             if device >= 0 and "DefaultCPUAllocator" in str(error):
                 self.state.host_memory_ended(error, device)
-            if device >= 0 and (again := otherwise.computed(plan, run, args, kwargs, error)) is not None:
+            if device >= 0 and (again := otherwise.computed(call.but(func=run), error)) is not None:
                 return again()
             if device >= 0 and (other := messages.of_cuda(error)) is not None:
                 raise other from None
@@ -454,31 +457,26 @@ class Dispatch(TorchDispatchMode):
         """The values of a device tensor as they are now, for a copy that lands later."""
         return tensor.detach().clone()
 
-    def submit(
-        self,
-        plan: Plan,
-        func: OpOverload,
-        args: Arguments,
-        kwargs: Keywords,
-        out: Result,
-        device: int,
-        key: list[Hashable] | None,
-    ) -> None:
-        """Hand an operator to the machine, on the device's current stream."""
+    def submit(self, call: Call, out: Result) -> None:
+        """Hand an operator, which gave `out`, to the machine, on its device's current stream."""
+        plan, args, device = call.plan, call.args, call.device
         if not plan.kernel:
             model = self.machine.devices[device].cost
             self.local.host.now_ns += model.empty_ns if plan.empty else model.view_ns
             return
-        known = plan.card
+        call.out, known = out, plan.card
         if known.library:
-            handles.use(self.state, plan, device, args, kwargs)
+            handles.use(self.state, call)
+        key = call.key
         if key is None:
             key = [plan]
-            alone = plan.factory and out.__class__ is Tensor
-            for tensor in (out,) if alone else tensors_in((*args, *kwargs.values(), out)):
-                key += (size_of(tensor), tensor.dtype)
+            if plan.factory and out.__class__ is Tensor:
+                key += (out.shape, out.dtype)
+            else:
+                for tensor in tensors_in((*call.given, out)):
+                    key += (size_of(tensor), tensor.dtype)
             if plan.attributes:
-                key += [str(value) for value in args if next(tensors_in((value,)), None) is None]
+                key += [str(value) for value in args if not tensors_in((value,))]
             key += [disorder(args, out)] if plan.ordered else ()
         tf32 = False
         if known.tf32:
@@ -488,8 +486,7 @@ class Dispatch(TorchDispatchMode):
         cost, machine = self.costs.get(name), self.machine
         if cost is None:
             self.deviations.check(plan.name, args, out)
-            made = signature(func, plan, args, kwargs, out, tf32)
-            cost = self.costs[name] = machine.price(machine.devices[device], made)
+            cost = self.costs[name] = machine.price(machine.devices[device], signature(call, tf32))
             machine.first_use(self.local.host, machine.devices[device], plan.name)
             self.state.sites.frame()  # sees a stand-in's function, should it be one (`Finder.stand_in_ran`)
         local, state, stream = self.local, self.state, self.local.streams[device]
@@ -500,13 +497,13 @@ class Dispatch(TorchDispatchMode):
                 stream = state.order.stream_of(device, stream)
             site = state.site()
             machine.launch(local.host, stream, cost, site if machine.concurrent else 0)
-            state.order.accesses(plan, args, kwargs, out, stream, site)
+            state.order.accesses(call, stream, site)
         else:
             machine.launch(local.host, stream, cost)
             if plan.written or known.hidden_writes:
-                state.order.unwatched(written_by(plan, args, kwargs), stream)
+                state.order.unwatched(call.written(), stream)
         if plan.memory:
-            state.kernels.run(plan, args, kwargs, out, machine.devices[device], local.streams[device], name)
+            state.kernels.run(call, machine.devices[device], local.streams[device], name)
         if known.waits == "always" or (known.waits == "mask" and selects(args)):
             machine.synchronize_stream(local.host, stream, plan.name, state.site())
             state.synchronized(plan.name, stream)
@@ -555,9 +552,9 @@ class Dispatch(TorchDispatchMode):
             for part in parts_of(tensor) or [tensor]:
                 storage_of(part)._wt = HOST_TAG
 
-    def resized(self, args: Arguments, kwargs: Keywords) -> None:
+    def resized(self, call: Call) -> None:
         """Follow storages whose size an operator may have changed."""
-        for tensor in tensors_in((*args, *kwargs.values())):
+        for tensor in call.tensors():
             if tensor.layout is not STRIDED:  # sparse ones get new parts
                 continue
             storage = storage_of(tensor)
@@ -571,24 +568,24 @@ def strided(plan: Plan, args: Arguments) -> Result:
     try:
         return plan.strided(*args)
     except RuntimeError as error:
-        if (again := otherwise.computed(plan, plan.run, args, {}, error)) is not None:
+        if (again := otherwise.computed(Call(plan, plan.run, args, {}), error)) is not None:
             return again()
         raise messages.of_cuda(error) or error from None
 
 
-def hand_on(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def hand_on(dispatch: Dispatch, call: Call) -> object:
     """An operator without a handler of its own: what those around it go on with."""
-    return dispatch.general(plan, func, args, kwargs) if kwargs else dispatch.plain(plan, func, args)
+    return dispatch.general(call) if call.kwargs else dispatch.plain(call.plan, call.plan.func, call.args)
 
 
-def overridden(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def overridden(dispatch: Dispatch, call: Call) -> object:
     """An operator of PyTorch's with a kernel of the program's under CUDA's key, as long as that is there."""
-    name = func.name()
-    if registered(name, "CUDA"):
-        return run_python(torch._C.DispatchKey.CUDA, dispatch, plan, func, args, kwargs)
-    dispatch.state.overridden.discard(name)
+    func = call.plan.func
+    if registered(func.name(), "CUDA"):
+        return run_python(torch._C.DispatchKey.CUDA, dispatch, call)
+    dispatch.state.overridden.discard(func.name())
     del dispatch.plans[id(func)]
-    return dispatch.__torch_dispatch__(func, (), args, kwargs)
+    return dispatch.__torch_dispatch__(func, (), call.args, call.kwargs)
 
 
 def emulation() -> Dispatch | None:

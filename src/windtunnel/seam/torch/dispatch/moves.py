@@ -15,9 +15,9 @@ from windtunnel.machine.order import Access
 from windtunnel.machine.stream import Recording, Stream
 from windtunnel.seam.torch.dispatch import fake
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.arguments import Result
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.messages import device_name
-from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.scratch.copy_memory import between, staging
 from windtunnel.seam.torch.state import blank
 from windtunnel.seam.torch.state.late import byte_range
@@ -76,7 +76,8 @@ def move(
     if is_physically_meta(tensor) and (source < 0 or state.local.inner):
         raise NotImplementedError("Cannot copy out of meta tensor; no data!")
     target = state.cuda_devices[device] if device >= 0 else ON_HOST
-    with disable_torch_function(), _range(state, tensor, target, dtype, non_blocking, copy):
+    around = nullcontext() if not state.observers.profiled else _range(tensor, target, dtype, non_blocking, copy)
+    with disable_torch_function(), around:
         out: Tensor = aten._to_copy.default(tensor, dtype=dtype, device=target, non_blocking=non_blocking, **keywords)
     return out if out.grad_fn is None else _returning(state, out, CPU if source == FLOATING else source)
 
@@ -90,10 +91,8 @@ def numbers(state: State, tensor: Tensor, device: int) -> Tensor:
     return moved
 
 
-def _range(state: State, tensor: Tensor, *options: object) -> AbstractContextManager[object]:
+def _range(tensor: Tensor, *options: object) -> AbstractContextManager[object]:
     """What a profiler sees round a move: the operator that C++ would have called for it."""
-    if not state.observers.profiled:
-        return nullcontext()
     return RecordFunction("aten::to", [tensor, *options, None])
 
 
@@ -111,19 +110,19 @@ def _back(state: State, grad: Tensor | None, device: int) -> Tensor | None:
 # ---------------------------------------------------------------------------------------------- operators
 
 
-def to_copy(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+def to_copy(dispatch: Dispatch, call: Call) -> Result:
     """aten::_to_copy: a copy to the device that `move` names, or, when C++ asks, a conversion where the tensor is."""
-    tensor = args[0]
+    tensor = call.args[0]
     if not isinstance(tensor, Tensor):
-        return func(*args, **kwargs)  # functorch hands Python numbers on as they are
+        return call.func(*call.args, **call.kwargs)  # functorch hands Python numbers on as they are
     state = dispatch.state
     source = (storage_of(tensor)._wt if tensor.layout is torch.strided else tag_of(tensor)).device
-    kwargs = dict(kwargs)
+    kwargs = call.kwargs = dict(call.kwargs)
     wanted = kwargs.pop("device", None)
     if wanted is not None and wanted.type == "meta" and state.no_data and source >= 0:
         wanted = None  # what C++ takes for the tensor's own device
     if wanted is not None and wanted.type not in ("cpu", "cuda"):
-        return func(*args, **{**kwargs, "device": wanted})
+        return call.func(*call.args, **{**kwargs, "device": wanted})
     if wanted is None:
         target = source
     elif wanted.type == "cuda":
@@ -141,7 +140,8 @@ def to_copy(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, k
             late.host_touch(tensor)
         else:
             late.device_touch(tensor, _stream(state, target), write=False)
-    out = dispatch.call(plan, func, args, kwargs, target)
+    call.device = target
+    out = dispatch.compute(call)
     if target >= 0:
         dispatch.tag_new(out, target)
         if state.history.enabled and source == CPU:
@@ -150,7 +150,7 @@ def to_copy(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, k
         dispatch.float(out)
     elif source == target:
         if source >= 0:
-            dispatch.submit(plan, func, args, kwargs, out, target, None)
+            dispatch.submit(call, out)
     else:
         to_pinned = target == CPU and non_blocking
         if to_pinned or pin:
@@ -183,11 +183,11 @@ def _page_locked(state: State, made: Tensor) -> Tensor:
     return made
 
 
-def copy_(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+def copy_(dispatch: Dispatch, call: Call) -> Result:
     """aten::copy_: within one device a kernel, between two a transfer."""
-    destination, source = args[:2]
+    destination, source = call.args[:2]
     if not isinstance(source, Tensor):  # a number, which the kernel takes as an argument
-        return dispatch.general(plan, func, args, kwargs)
+        return dispatch.general(call)
     state = dispatch.state
     to, of = tag_of(destination).device, tag_of(source).device
     if to == FLOATING and of >= 0:
@@ -199,26 +199,27 @@ def copy_(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwa
     late = state.late
     if late.pending:
         if to == CPU and of == CPU:
-            late.host_operation(plan, args, {})
+            late.host_operation(call)
         elif of == CPU and to >= 0:
             late.device_touch(source, _stream(state, to), write=False)
         elif to == CPU and of >= 0:
             late.device_touch(destination, _stream(state, of), write=True)
+    call.device = to
     if to == of or min(to, of) == FLOATING or (to < 0 and of < 0):
-        out = dispatch.call(plan, func, args, kwargs, to)
+        out = dispatch.compute(call)
         if to >= 0:
             dispatch.tag_parts(destination, to)
-            dispatch.submit(plan, func, args, kwargs, out, to, None)
+            dispatch.submit(call, out)
         elif late.pending:
             late.overwritten(destination)
         return out
-    non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+    non_blocking = bool(call.args[2] if len(call.args) > 2 else call.kwargs.get("non_blocking", False))
     if to == CPU and non_blocking and tag_of(destination).pinned:
         if source.shape != destination.shape:
             _check_shapes(source, destination)
         transfer(state, source, destination, True, late=True, value=dispatch.snapshot_values(source))
         return destination
-    out = dispatch.call(plan, func, args, kwargs, to)
+    out = dispatch.compute(call)
     if to >= 0:
         dispatch.tag_parts(destination, to)
     for part, made in _dense(source, destination):
@@ -289,7 +290,8 @@ def transfer(
     end = machine.copy(local.host, stream, signature, size, of.device, to.device, pinned, site)
     if other is not None:
         machine.barrier(local.host, stream, other)
-    blank.wrote(destination)
+    if to.blank is not None:
+        blank.wrote(destination)
     if machine.watching:
         state.order.copied(source, destination, stream, site)
     elif to.device >= 0:
@@ -348,17 +350,17 @@ def _late(state: State, stream: Stream, destination: Tensor, value: Tensor | Non
     state.late.to_host(stream, destination, value, end, access)
 
 
-def local_scalar(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+def local_scalar(dispatch: Dispatch, call: Call) -> Result:
     """aten::_local_scalar_dense, what `.item()` calls: the host waits for the value."""
     state = dispatch.state
-    tensor = args[0]
+    tensor = call.args[0]
     if not isinstance(tensor, Tensor):  # a number that TorchScript holds as a tensor (see numbers_as_tensors)
         return tensor
     if tag_of(tensor).device >= 0 and asks_the_host():
-        fetch(state, tensor, plan.name, 1)
+        fetch(state, tensor, call.plan.name, 1)
     elif state.late.pending:
         state.late.host_touch(tensor)
-    return plan.run(*args, **kwargs)
+    return call.plan.run(*call.args, **call.kwargs)
 
 
 def _own(tensor: Tensor) -> Tag:
@@ -372,7 +374,8 @@ def fetch(state: State, tensor: Tensor, name: str, elements: int | None = None) 
 
     PyTorch fetches a scalar through pinned memory of its own (aten/src/ATen/native/cuda/CUDAScalar.cu).
     """
-    state.arrive()
+    if state.under_way is not None:
+        state.arrive()
     machine, local = state.machine, state.local
     device = tag_of(tensor).device
     stream = local.streams[device]
@@ -399,9 +402,9 @@ def _fetched(device: int, pinned: bool, cause: str, library: str) -> Signature:
     )
 
 
-def record_stream(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+def record_stream(dispatch: Dispatch, call: Call) -> Result:
     """aten::record_stream: the block is kept until the stream is done with it."""
-    tensor, stream = args
+    tensor, stream = call.args
     tag = tag_of(tensor)
     if tag.device < 0:
         raise RuntimeError("record_stream is only supported on accelerators' tensors")
@@ -409,18 +412,18 @@ def record_stream(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Argume
         dispatch.machine.devices[tag.device].allocator.record_stream(tag.block, stream._wt.index)
 
 
-def is_pinned(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> bool:
+def is_pinned(dispatch: Dispatch, call: Call) -> bool:
     """aten::is_pinned."""
-    tensor, tag = args[0], tag_of(args[0])
+    tensor, tag = call.args[0], tag_of(call.args[0])
     registered = dispatch.state.memory.registered
     return bool(tag.pinned) or bool(
         registered and tag.device < 0 and dispatch.state.memory.is_registered(torch._C.TensorBase.data_ptr(tensor))
     )
 
 
-def pin_memory(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+def pin_memory(dispatch: Dispatch, call: Call) -> Result:
     """aten::_pin_memory and aten::pin_memory: a copy in page-locked memory; the tensor itself when it is pinned."""
-    tensor = args[0]
+    tensor = call.args[0]
     tag = tag_of(tensor)
     if tag.device >= 0:
         name = f"torch.cuda.{_type_name(tensor)}"
@@ -443,11 +446,11 @@ def _type_name(tensor: Tensor) -> str:
     return torch._C.TensorBase.type(tensor).rsplit(".", 1)[1]
 
 
-def set_(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+def set_(dispatch: Dispatch, call: Call) -> Result:
     """aten::set_: the tensor takes over another's storage, and so its tag."""
-    target = args[0]
+    target = call.args[0]
     before = tag_of(target)
-    source = args[1] if len(args) > 1 else None
+    source = call.args[1] if len(call.args) > 1 else None
     if source is not None and storage_of(target).nbytes():
         after = tag_of(source) if isinstance(source, Tensor) else source._wt
         if FLOATING not in (before.device, after.device) and before.device != after.device:
@@ -455,15 +458,15 @@ def set_(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
                 f'Attempted to set the storage of a tensor on device "{device_name(before.device)}" to a storage on '
                 f'different device "{device_name(after.device)}".  This is no longer allowed; the devices must match.'
             )
-    out = func(*args, **kwargs)
+    out = call.func(*call.args, **call.kwargs)
     if tag_of(target) is HOST_TAG and before is not HOST_TAG and storage_of(target).nbytes() == 0:
         storage_of(target)._wt = Tag(before.device, 0)
     return out
 
 
-def facts(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def facts(dispatch: Dispatch, call: Call) -> object:
     """What a nested tensor knows of its parts: tensors on the host, on CUDA too; nothing is launched."""
-    return func(*args, **kwargs)
+    return call.func(*call.args, **call.kwargs)
 
 
 HANDLERS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Types
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, Types
 
 OBSERVER = "observer"
 

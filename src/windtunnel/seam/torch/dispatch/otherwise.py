@@ -6,17 +6,15 @@ from collections.abc import Callable
 from functools import partial
 
 from windtunnel.seam.torch.dispatch import bits, scalars
-from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords, Result
-from windtunnel.seam.torch.plans.plan import Plan
+from windtunnel.seam.torch.plans.arguments import Result
+from windtunnel.seam.torch.plans.call import Call
 
 
-def computed(
-    plan: Plan, run: Kernel, args: Arguments, kwargs: Keywords, error: RuntimeError
-) -> Callable[[], Result] | None:
+def computed(call: Call, error: RuntimeError) -> Callable[[], Result] | None:
     """What computes a call that ended with `error`; None where CUDA's kernel refuses it as well."""
-    if bits.moves(plan, args, error):
-        return partial(bits.moved, plan, run, args, kwargs)
-    if scalars.overflows(plan, args, kwargs, error):
-        args, kwargs = scalars.bounded(args, kwargs)
-        return partial(run, *args, **kwargs)
+    if bits.moves(call, error):
+        return partial(bits.moved, call)
+    if scalars.overflows(call, error):
+        bounded = scalars.bounded(call)
+        return partial(bounded.func, *bounded.args, **bounded.kwargs)
     return None

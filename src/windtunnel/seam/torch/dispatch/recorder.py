@@ -6,18 +6,17 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.plans.plan import Plan
+from windtunnel.seam.torch.plans.call import Call
 
-Again = Callable[[Plan, OpOverload, Arguments, Keywords, int], object]
-"""Computes a captured operator in a replay; the last is the device."""
+Again = Callable[[Call], object]
+"""Computes a captured operator in a replay."""
 Wait = Callable[[], object]
 """Waits in a replay for what a captured operator has begun."""
 
 
-def nothing(plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> object:
+def nothing(call: Call) -> object:
     """Stands for an operator that a replay leaves out: its result is its argument."""
-    return args[0]
+    return call.args[0]
 
 
 class Recorder(Protocol):

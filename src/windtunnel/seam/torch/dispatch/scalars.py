@@ -7,23 +7,22 @@ from collections.abc import Sequence
 
 import torch
 
-from windtunnel.seam.torch.plans.call import Arguments, Keywords
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.halves import HALVES
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 
 
-def overflows(plan: Plan, args: Arguments, kwargs: Keywords, error: RuntimeError) -> bool:
+def overflows(call: Call, error: RuntimeError) -> bool:
     """Whether an operator ended because a bound is larger than half precision's largest number, which CUDA compares."""
     return (
-        plan.card.bounds
+        call.plan.card.bounds
         and "without overflow" in str(error)
-        and any(tensor.dtype in HALVES for tensor in tensors_in((*args, *kwargs.values())))
+        and any(tensor.dtype in HALVES for tensor in call.tensors())
     )
 
 
-def bounded(args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords]:
+def bounded(call: Call) -> Call:
     """The call with such bounds made infinite, which compare and are rounded as they do."""
-    dtype = next(t.dtype for t in tensors_in((*args, *kwargs.values())) if t.dtype in HALVES)
+    dtype = next(t.dtype for t in call.tensors() if t.dtype in HALVES)
     largest = torch.finfo(dtype).max
 
     def limited(value: object) -> object:
@@ -33,4 +32,5 @@ def bounded(args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords]:
             return [limited(part) for part in value]
         return value
 
-    return tuple(map(limited, args)), {name: limited(value) for name, value in kwargs.items()}
+    kwargs = {name: limited(value) for name, value in call.kwargs.items()}
+    return call.but(args=tuple(map(limited, call.args)), kwargs=kwargs)

@@ -19,8 +19,8 @@ from windtunnel.machine.order import knows
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.torch.dispatch.above import Above
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.arguments import tensors_in
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.state.order import current_node
 from windtunnel.seam.torch.tags import Storage, Tag, bytes_in, storage_of, tag_of
 
@@ -43,28 +43,28 @@ class StaleMode(Above):
         self.state = dispatch.state
         self.writes: weakref.WeakKeyDictionary[Tag, list[Write]] = weakref.WeakKeyDictionary()
 
-    def operator(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    def operator(self, call: Call) -> object:
         """Run it on the bytes that its stream may see, and keep those that it replaces."""
         if current_node() is not None:
-            return func(*args, **kwargs)
-        written = [args[i] for i in plan.mutated if i < len(args)]
-        written += [kwargs[name] for name in plan.mutated_keywords if name in kwargs]
+            return call.func(*call.args, **call.kwargs)
+        written = [call.args[i] for i in call.plan.mutated if i < len(call.args)]
+        written += [call.kwargs[name] for name in call.plan.mutated_keywords if name in call.kwargs]
         targets = _storages(written)
-        skipped = 1 if plan.card.access == "writes" else 0
-        newer = self._turn_back(_storages((*args[skipped:], *kwargs.values())), targets)
+        skipped = 1 if call.plan.card.access == "writes" else 0
+        newer = self._turn_back(_storages((*call.args[skipped:], *call.kwargs.values())), targets)
         before = {tag: _bytes(storage).clone() for tag, storage in targets.items()}
         try:
-            out = func(*args, **kwargs)
+            out = call.func(*call.args, **call.kwargs)
         finally:
             for storage, latest in newer:
                 _bytes(storage).copy_(latest)
-        if plan.fresh:
-            given = _storages((*args, *kwargs.values()))
+        if call.plan.fresh:
+            given = _storages(call.given)
             for tag, storage in _storages((out,)).items():
                 # What shares an argument's memory is not new, whatever the schema says (`_unsafe_view`).
                 if tag in given or tag in self.writes:
                     continue
-                if not plan.card.launches:
+                if not call.plan.card.launches:
                     _bytes(storage).zero_()
                 else:
                     before[tag] = torch.zeros(storage.nbytes(), dtype=torch.uint8, device="cpu")

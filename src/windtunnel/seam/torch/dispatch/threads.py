@@ -22,7 +22,7 @@ from windtunnel.machine import exclusive
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.sites import OURS
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result, Types
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, Result, Types
 from windtunnel.seam.torch.state.state import State
 
 if TYPE_CHECKING:

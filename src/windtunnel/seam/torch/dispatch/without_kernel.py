@@ -8,9 +8,10 @@ from windtunnel.operators import described
 from windtunnel.operators.described import Description
 from windtunnel.seam.torch.dispatch.parts import Mode
 from windtunnel.seam.torch.plans import native_functions
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.arguments import OpOverload
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.messages import no_kernel
-from windtunnel.seam.torch.plans.plan import BUILT_IN, Plan, tensors_in
+from windtunnel.seam.torch.plans.plan import BUILT_IN
 from windtunnel.seam.torch.tags import device_of
 
 OURS = frozenset(
@@ -21,6 +22,9 @@ OURS = frozenset(
     }
 )  # fmt: skip
 """What C++ calls for a device's tensors, since it takes them for the CPU's, where CUDA would call another kernel."""
+
+PLAIN = ("", "Quantized")
+"""Kinds of tensors that `Dispatch.plain` takes; it leaves the others to `Dispatch.general`."""
 
 KERNELS = tuple(
     getattr(torch._C.DispatchKey, name)
@@ -45,30 +49,33 @@ def in_a_binary(func: OpOverload) -> bool:
     return func.namespace not in BUILT_IN and not any(map(func.has_kernel_for_dispatch_key, KERNELS))
 
 
-def explain(dispatch: Mode, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def explain(dispatch: Mode, call: Call) -> object:
     """Run such an operator, with a way out where PyTorch refuses it."""
     try:
-        return dispatch.general(plan, func, args, kwargs)
+        return dispatch.general(call)
     except NotImplementedError as error:
         error.add_note(
-            f"{plan.name} has its kernel in a binary that this machine has not loaded. A few lines (windtunnel.kernel) "
-            "say what it computes: windtunnel run --kernels FILE"
+            f"{call.plan.name} has its kernel in a binary that this machine has not loaded. A few lines "
+            "(windtunnel.kernel) say what it computes: windtunnel run --kernels FILE"
         )
         raise
 
 
-def refuse(
-    kinds: frozenset[str], dispatch: Mode, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
-) -> object:
+def check(kinds: frozenset[str], call: Call) -> None:
     """Refuse a call with a device's tensors of these kinds, or one that makes such a tensor."""
-    device = kwargs.get("device")
-    tensors = list(tensors_in((*args, *kwargs.values())))
+    device = call.kwargs.get("device")
+    tensors = call.tensors()
     if any(device_of(tensor) >= 0 for tensor in tensors):
         kind = native_functions.kind_of(tensors)
-    elif plan.factory and isinstance(device, torch.device) and device.type == "cuda":
+    elif call.plan.factory and isinstance(device, torch.device) and device.type == "cuda":
         kind = ""
     else:
-        return dispatch.general(plan, func, args, kwargs)
+        return
     if kind in kinds:
-        raise no_kernel(func, f"{kind}CUDA")
-    return dispatch.general(plan, func, args, kwargs)
+        raise no_kernel(call.plan.func, f"{kind}CUDA")
+
+
+def refuse(kinds: frozenset[str], dispatch: Mode, call: Call) -> object:
+    """An operator that has no kernel for plain tensors of a device."""
+    check(kinds, call)
+    return dispatch.general(call)

@@ -14,12 +14,13 @@ from windtunnel.machine.stream import Stream
 from windtunnel.seam.torch.dispatch.asserts import AssertFailure
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.distributed import known_values, played
-from windtunnel.seam.torch.distributed.described import Described, reduction_of
+from windtunnel.seam.torch.distributed.described import Described
 from windtunnel.seam.torch.distributed.groups import Group, Groups, Queued
 from windtunnel.seam.torch.distributed.nodata import answer, lacks_values, with_values
 from windtunnel.seam.torch.distributed.under_way import UnderWay
 from windtunnel.seam.torch.distributed.values import (
     REDUCING,
+    Reduces,
     carried,
     check,
     composed,
@@ -27,12 +28,11 @@ from windtunnel.seam.torch.distributed.values import (
     each,
     is_composed,
     multiplied,
-    name_of,
     truth,
 )
-from windtunnel.seam.torch.distributed.work import CALLS, Reduces
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
+from windtunnel.seam.torch.distributed.work import CALLS
+from windtunnel.seam.torch.plans.arguments import Result, tensors_in
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.state.module_paths import BUCKET
 from windtunnel.seam.torch.tags import CPU, FLOATING, VERSION, tag_of
 
@@ -75,42 +75,43 @@ FROM_ROOT = frozenset({"c10d::broadcast_", "c10d::scatter_"})
 NAN = "windtunnel: TORCH_NCCL_NAN_CHECK found a NaN in this rank's input to {name}"
 
 
-def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+def run(dispatch: Dispatch, call: Call) -> Result:
     """A collective of all ranks of a group."""
     groups: Groups = dispatch.state.groups
-    named = dict(zip(plan.names, args, strict=False)) | kwargs
+    name, named = call.plan.name, call.named()
     group = groups.of(named["process_group"])
-    shape = COLLECTIVES[plan.name]
+    shape = COLLECTIVES[name]
     if group is None:
-        return dispatch.call(plan, func, args, kwargs, CPU)
-    group, device, args, kwargs = place(dispatch, group, plan, args, kwargs)
-    if plan.name == "c10d::barrier" and device >= 0 and group.nccl and VERSION < GUESSED_UNTIL:
-        device = next(iter(named["device_ids"]), _unnamed(dispatch, group))
-    asynchronous, barrier = bool(named.get("async_op", True)), plan.name == "c10d::barrier"
+        call.device = CPU
+        return dispatch.compute(call)
+    group = place(dispatch, group, call)
+    func, args, device = call.plan.func, call.args, call.device
+    if name == "c10d::barrier" and device >= 0 and group.nccl and VERSION < GUESSED_UNTIL:
+        device = call.device = next(iter(named["device_ids"]), _unnamed(dispatch, group))
+    asynchronous, barrier = bool(named.get("async_op", True)), name == "c10d::barrier"
     waits = barrier or group.settings.blocking
     reads, writes = list(tensors_in((args[shape.reads],))), list(tensors_in((args[shape.writes],)))
-    size = _size(plan.name, group, reads, writes)
+    size = _size(name, group, reads, writes)
     if group.nccl:
-        check(plan.name, reads, writes, group.size, "AVG" if CALLS.mean else name_of(CALLS.operation))
-    reduction = reduction_of(CALLS.operation, CALLS.mean, CALLS.factor) if plan.name in REDUCING else ""
+        check(name, reads, writes, group.size, CALLS.reduces.name)
+    reduction = CALLS.reduces.name if name in REDUCING else ""
     seen = [] if shape.reads == shape.writes else writes
-    call = groups.descriptions.collective(plan.name, reads, seen, group.place, reduction, named)
+    described = groups.descriptions.collective(name, reads, seen, group.place, reduction, named)
     stream = stream_of(dispatch, group, device, asynchronous)
     timeout = group.timeout(dispatch.local.host.now_ns)
     reduces = _reduces(dispatch)
 
     def values() -> object:
         if lacks_values(args):
-            known_values.carry(dispatch.state, group, known_values.Moved(plan.name, named, reduction, reads, writes))
+            known_values.carry(dispatch.state, group, known_values.Moved(name, named, reduction, reads, writes))
             return answer(func, args[shape.writes])
-        CALLS.reduces = reduces  # this may be another thread
         with with_values(dispatch.local):
-            return _values(dispatch, group, plan, func, args, kwargs, device)
+            return _values(dispatch, group, call, reduces)
 
     def put(stream: Stream, site: int) -> int:
-        began_ns = _put(dispatch, group, stream, call, (plan.name, 0 if barrier else size), (reads, writes), site)
+        began_ns = _put(dispatch, group, stream, described, (name, 0 if barrier else size), (reads, writes), site)
         if group.settings.check_nan and not barrier and not lacks_values(args):
-            _check_nan(dispatch, group, stream, (plan.name, int(named.get("root_rank", -1))), reads)
+            _check_nan(dispatch, group, stream, (name, int(named.get("root_rank", -1))), reads)
         return began_ns
 
     if stream is not None and not waits and CALLS.depth and goes_on(group):
@@ -120,10 +121,10 @@ def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwarg
             queued.began_ns = put(stream, site)
             queued.event = groups.mark(stream, 0) if asynchronous else None
 
-        site = set_off(dispatch, group, (call, stream, plan.name), (values, finish), queued, writes)
-        queued.is_of(group, call.operation, site, timeout)
+        site = set_off(dispatch, group, (described, stream, name), (values, finish), queued, writes)
+        queued.is_of(group, described.operation, site, timeout)
         return answer(func, args[shape.writes])
-    with meeting(dispatch, group, call, stream, (plan.name, device, size)) as site:
+    with meeting(dispatch, group, described, stream, (name, device, size)) as site:
         out = values()
     if device >= 0 and not lacks_values(args):
         for tensor in writes:  # gloo gives sparse ones new parts
@@ -134,7 +135,7 @@ def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwarg
     began_ns = put(stream, site)
     _hand_over(dispatch, stream, asynchronous, waits, (*reads, *writes))
     if CALLS.queued is not None:
-        CALLS.queued.is_of(group, call.operation, site, timeout, began_ns)
+        CALLS.queued.is_of(group, described.operation, site, timeout, began_ns)
     return out
 
 
@@ -270,16 +271,15 @@ def bytes_of(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def place(
-    dispatch: Dispatch, group: Group, plan: Plan, args: Arguments, kwargs: Keywords, *, scattered: bool = False
-) -> tuple[Group, int, Arguments, Keywords]:
-    """The half of a group for an operator's tensors, their device, and the arguments with what carries it.
+def place(dispatch: Dispatch, group: Group, call: Call, *, scattered: bool = False) -> Group:
+    """The half of a group for a call's tensors; the call gets their device, and arguments with what carries it.
 
     Messages may be `scattered`: they go as they lie in memory (`check_gpu_single_tensor` of ProcessGroupNCCL.cpp).
     """
-    device = _device(dispatch, group, (*args, *kwargs.values()), scattered)
-    group = group.of_device(device)
-    return (group, device, *group.routed(plan.names, args, kwargs))
+    call.device = _device(dispatch, group, call.given, scattered)
+    group = group.of_device(call.device)
+    call.args, call.kwargs = group.routed(call.plan.names, call.args, call.kwargs)
+    return group
 
 
 def _device(dispatch: Dispatch, group: Group, args: Iterable[object], scattered: bool) -> int:
@@ -326,40 +326,40 @@ def is_dense(tensor: Tensor) -> bool:
     return tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
 
 
-def _values(
-    dispatch: Dispatch, group: Group, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-) -> object:
+def _values(dispatch: Dispatch, group: Group, call: Call, reduces: Reduces) -> object:
     """Run it on gloo to its end; an average comes here as a sum, to be divided, a premultiplied sum as a plain one."""
+    name, func, args = call.plan.name, call.plan.func, call.args
+    shape = COLLECTIVES[name]
     if group.nccl:
-        args = tuple(each(value, carried) for value in args)
-        if plan.name in FLAT:
+        args = each(args, carried)
+        if name in FLAT:
             args = (*(tensor.view(-1) for tensor in args[:2]), *args[2:])
-    if CALLS.factor is not None:
-        shape = COLLECTIVES[plan.name]
+    if reduces.factor is not None:
         with torch._C._DisableTorchDispatch():
-            args = multiplied(args, shape.reads, shape.writes, CALLS.factor)
-    named = dict(zip(plan.names, args, strict=False)) | kwargs
+            args = multiplied(args, shape.reads, shape.writes, reduces.factor)
+    call = call.but(args=args)
+    named = call.named()
     if group.alone:  # the backend's own Work has no result, which the reducer of DDP asks for
-        dispatch.call(plan, func, args, kwargs, device)
-        return answer(func, args[COLLECTIVES[plan.name].writes])
+        dispatch.compute(call)
+        return answer(func, args[shape.writes])
     if group.is_partial:
-        voices = played.voices(dispatch.state.groups, group, plan.name)
-        played.write(voices, plan.name, named, reduction_of(CALLS.operation, False, None))
-        out = answer(func, args[COLLECTIVES[plan.name].writes])
-    elif group.nccl and is_composed(plan.name, named):
+        voices = played.voices(dispatch.state.groups, group, name)
+        played.write(voices, name, named, Reduces(reduces.operation).name)
+        out = answer(func, args[shape.writes])
+    elif group.nccl and is_composed(name, named):
         with torch._C._DisableTorchDispatch():
-            out = composed(plan.name, group.carrier, group.rank, CALLS.operation, named)
+            out = composed(name, group.carrier, group.rank, reduces.operation, named)
     else:
-        lent = tuple(each(value, dispatch.state.groups.lending.lend) for value in args)
-        made = dispatch.call(plan, func, lent, kwargs, device)
+        lent = each(args, dispatch.state.groups.lending.lend)
+        made = dispatch.compute(call.but(args=lent))
         dist.Work.unbox(made[-1] if isinstance(made, (tuple, list)) else made).wait()
-        out = answer(func, args[COLLECTIVES[plan.name].writes])
-    if plan.name in REDUCING:
+        out = answer(func, args[shape.writes])
+    if name in REDUCING:
         with torch._C._DisableTorchDispatch():
-            each(args[COLLECTIVES[plan.name].writes], truth)
-    if CALLS.mean:
+            each(args[shape.writes], truth)
+    if reduces.mean:
         with torch._C._DisableTorchDispatch():
-            for tensor in tensors_in((args[COLLECTIVES[plan.name].writes],)):
+            for tensor in tensors_in((args[shape.writes],)):
                 divided(tensor.detach(), group.size)
     return out
 
@@ -371,21 +371,11 @@ def _reduces(dispatch: Dispatch) -> Reduces:
     return CALLS.reduces
 
 
-def _replayed(
-    dispatch: Dispatch,
-    reduces: Reduces,
-    plan: Plan,
-    func: OpOverload,
-    args: Arguments,
-    kwargs: Keywords,
-    device: int,
-) -> object:
+def _replayed(dispatch: Dispatch, reduces: Reduces, call: Call) -> object:
     """A captured collective in a graph's replay, in which the other ranks' graphs take part."""
-    CALLS.reduces = reduces
-    named = dict(zip(plan.names, args, strict=False)) | kwargs
-    group = dispatch.state.groups.of(named["process_group"]).of_device(device)
-    args, kwargs = group.routed(plan.names, args, kwargs)
-    return _values(dispatch, group, plan, func, args, kwargs, device)
+    group = dispatch.state.groups.of(call.named()["process_group"]).of_device(call.device)
+    args, kwargs = group.routed(call.plan.names, call.args, call.kwargs)
+    return _values(dispatch, group, call.but(args=args, kwargs=kwargs), reduces)
 
 
 def submit(

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from windtunnel.ranks.calls import Operation
 
@@ -82,16 +81,6 @@ class Descriptions:
 def message(name: str, tensors: Sequence[Tensor]) -> Operation:
     """A send or a receive."""
     return Operation(_called(name), *_tensors(tensors), tuple(tensor.numel() for tensor in tensors))
-
-
-def reduction_of(operation: object, mean: bool, factor: object) -> str:
-    """The name of the reduction that the program asked for, "" for none."""
-    if mean:
-        return "AVG"
-    if factor is not None:
-        return "PREMUL_SUM"
-    kind = getattr(operation, "op", operation) if isinstance(operation, dist.ReduceOp) else operation
-    return str(getattr(kind, "name", ""))
 
 
 def _called(name: str) -> str:

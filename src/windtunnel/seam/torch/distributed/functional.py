@@ -15,8 +15,8 @@ from windtunnel.seam.torch.distributed.groups import Group, Groups, Queued
 from windtunnel.seam.torch.distributed.nodata import lacks_values, with_values
 from windtunnel.seam.torch.distributed.values import REDUCING, carried, check, delivered, divided, each, truth
 from windtunnel.seam.torch.distributed.work import CALLS
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.arguments import Result, tensors_in
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.tags import CPU, is_physically_meta, tag_of
 
 MOST_PENDING = 4096
@@ -30,40 +30,42 @@ FUNCTIONAL = (
 """Functional collectives, which DTensor and tensor parallelism use (torch.distributed._functional_collectives)."""
 
 
-def functional(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def functional(dispatch: Dispatch, call: Call) -> object:
     """A functional collective: new tensors on the same device, ready after `wait_tensor`."""
     groups: Groups = dispatch.state.groups
-    group = groups.of(args[-1] if "group_name" not in kwargs else kwargs["group_name"])
+    group = groups.of(_group_of(call))
     if group is None:
-        return dispatch.call(plan, func, args, kwargs, CPU)
-    group, device, args, kwargs = place(dispatch, group, plan, args, kwargs)
+        call.device = CPU
+        return dispatch.compute(call)
+    group = place(dispatch, group, call)
+    name, args, device = call.plan.name, call.args, call.device
     reads = list(tensors_in(args))
     size = sum(map(bytes_of, reads))
-    named = dict(zip(plan.names, args, strict=False)) | kwargs
+    named = call.named()
     if "src" in named:
         named["root_rank"] = named["src"]
     reduction = str(named.get("reduce_op", "")).upper()
-    call = groups.descriptions.collective(plan.name, reads, [], group.place, reduction, named)
+    described = groups.descriptions.collective(name, reads, [], group.place, reduction, named)
     stream = stream_of(dispatch, group, device, True)
     queued = Queued(None, tensors=reads)
 
     def put(site: int) -> None:
         assert stream is not None
         began_ns = stream.ready_ns
-        submit(dispatch, group, stream, (plan.name, size), (reads, made), site)
-        group.called(call.operation.name, began_ns, stream.ready_ns)
+        submit(dispatch, group, stream, (name, size), (reads, made), site)
+        group.called(described.operation.name, began_ns, stream.ready_ns)
         queued.event = groups.mark(stream, 0)
 
     if dispatch.recorder is not None:
         dispatch.recorder.again = partial(_replayed, dispatch)
     away = stream is not None and goes_on(group) and dispatch.recorder is None
     if away and not lacks_values(args):
-        out = _shells(plan, func, args, kwargs)
+        out = _shells(call)
     elif away:
-        out = dispatch.call(plan, func, args, kwargs, device)
+        out = dispatch.compute(call)
     else:
-        with meeting(dispatch, group, call, stream, (plan.name, device, size)) as site:
-            out = _functional_values(dispatch, group, plan, func, args, kwargs, device)
+        with meeting(dispatch, group, described, stream, (name, device, size)) as site:
+            out = _functional_values(dispatch, group, call)
     made = list(tensors_in((out,)))
     if device >= 0:
         dispatch.tag(out, device)
@@ -75,14 +77,14 @@ def functional(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments
 
         def values() -> None:
             if lacks_values(args):
-                _known(dispatch, group, plan, args, kwargs, out)
+                _known(dispatch, group, call, out)
             else:
-                got = _functional_values(dispatch, group, plan, func, args, kwargs, device)
+                got = _functional_values(dispatch, group, call)
                 for into, tensor in zip(made, tensors_in((got,)), strict=True):
                     with torch._C._DisableTorchDispatch():
                         into.detach().copy_(tensor)
 
-        set_off(dispatch, group, (call, stream, plan.name), (values, put), queued, made)
+        set_off(dispatch, group, (described, stream, name), (values, put), queued, made)
     else:
         put(site)
     if len(groups.pending) > MOST_PENDING:
@@ -92,104 +94,112 @@ def functional(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments
     return out
 
 
-def _replayed(
-    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-) -> object:
+def _group_of(call: Call) -> str | torch.ScriptObject:
+    """The name of a functional collective's group, which comes last."""
+    name: str | torch.ScriptObject = call.kwargs["group_name"] if "group_name" in call.kwargs else call.args[-1]
+    return name
+
+
+def _replayed(dispatch: Dispatch, call: Call) -> object:
     """A captured functional collective in a graph's replay."""
     groups: Groups = dispatch.state.groups
-    found = groups.of(args[-1] if "group_name" not in kwargs else kwargs["group_name"])
+    found = groups.of(_group_of(call))
     assert found is not None
-    group = found.of_device(device)
-    args, kwargs = group.routed(plan.names, args, kwargs)
-    return _functional_values(dispatch, group, plan, func, args, kwargs, device)
+    group = found.of_device(call.device)
+    args, kwargs = group.routed(call.plan.names, call.args, call.kwargs)
+    return _functional_values(dispatch, group, call.but(args=args, kwargs=kwargs))
 
 
-def _shells(plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def _shells(call: Call) -> object:
     """What a functional collective will give, without its values."""
-    if _written(plan, args, kwargs) is not None:
-        return _written(plan, args, kwargs)
+    if (written := _written(call)) is not None:
+        return written
     with torch._C._DisableTorchDispatch():
-        shapes = func(*(each(value, lambda tensor: tensor.to("meta")) for value in args), **kwargs)
+        args = each(call.args, lambda tensor: tensor.to("meta"))
+        shapes = call.func(*args, **call.kwargs)
         return each(shapes, lambda tensor: torch.empty_like(tensor, device="cpu"))
 
 
-def _written(plan: Plan, args: Arguments, kwargs: Keywords) -> object:
+def _written(call: Call) -> object:
     """What a functional collective writes into; None for one that makes what it gives."""
-    return kwargs["out"] if "out" in kwargs else args[0] if plan.name.endswith("_") else None
+    return call.kwargs["out"] if "out" in call.kwargs else call.args[0] if call.plan.name.endswith("_") else None
 
 
-def _functional_values(
-    dispatch: Dispatch, group: Group, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-) -> object:
+def _functional_values(dispatch: Dispatch, group: Group, call: Call) -> object:
     """Run it on gloo to its end; an average for NCCL is a sum, divided: not every version's gloo has averages."""
+    args = call.args
     dtype = next((tensor.dtype for tensor in tensors_in(args)), None)
     mean = False
     if group.nccl:
-        at = plan.names.index("reduce_op") if plan.name in REDUCING else len(args)
+        at = call.plan.names.index("reduce_op") if call.plan.name in REDUCING else len(args)
         reduction = "".join(args[at : at + 1]).upper()
         mean = reduction == "AVG"
-        check(plan.name, list(tensors_in(args)), [], group.size, reduction)
+        check(call.plan.name, list(tensors_in(args)), [], group.size, reduction)
         args = tuple("sum" if mean and at == i else each(value, carried) for i, value in enumerate(args))
+    call = call.but(args=args)
     if lacks_values(args):
-        out = dispatch.call(plan, func, args, kwargs, device)
-        _known(dispatch, group, plan, args, kwargs, out)
+        out = dispatch.compute(call)
+        _known(dispatch, group, call, out)
         return out
     with with_values(dispatch.local):
         if group.alone:
-            out = dispatch.call(plan, func, args, kwargs, device)
+            out = dispatch.compute(call)
         elif group.is_partial:
-            named = dict(zip(plan.names, args, strict=False)) | kwargs
-            out = played.functional(played.voices(dispatch.state.groups, group, plan.name), plan.name, named)
+            voices = played.voices(dispatch.state.groups, group, call.plan.name)
+            out = played.functional(voices, call.plan.name, call.named())
         else:
-            out = _lent(dispatch, plan, func, args, kwargs)
+            out = _lent(dispatch, call)
     with torch._C._DisableTorchDispatch():
         for tensor in tensors_in((out,)):
             if mean and not group.alone:
                 divided(tensor, group.size)
-        if group.nccl and plan.name in REDUCING:
+        if group.nccl and call.plan.name in REDUCING:
             each(out, truth)
     return out if dtype is None or not group.nccl else each(out, lambda tensor: delivered(tensor, dtype))
 
 
-def _known(dispatch: Dispatch, group: Group, plan: Plan, args: Arguments, kwargs: Keywords, out: object) -> None:
+def _known(dispatch: Dispatch, group: Group, call: Call, out: object) -> None:
     """Take what is known of a collective's inputs to what it gave, where neither has values."""
-    named = dict(zip(plan.names, args, strict=False)) | kwargs
-    reduction, reads, writes = str(named.get("reduce_op", "")).upper(), list(tensors_in(args)), list(tensors_in((out,)))
-    known_values.carry(dispatch.state, group, known_values.Moved(plan.name, named, reduction, reads, writes))
+    named, reads, writes = call.named(), list(tensors_in(call.args)), list(tensors_in((out,)))
+    reduction = str(named.get("reduce_op", "")).upper()
+    known_values.carry(dispatch.state, group, known_values.Moved(call.plan.name, named, reduction, reads, writes))
 
 
-def _lent(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def _lent(dispatch: Dispatch, call: Call) -> object:
     """What gloo makes of tensors that it is lent, in memory that no thread of its own holds."""
     lending = dispatch.state.groups.lending
-    written = _written(plan, args, kwargs)
-    given = {name: each(value, lending.lend) for name, value in kwargs.items()}
-    out = dispatch.call(plan, func, tuple(each(value, lending.lend) for value in args), given, CPU)
+    written = _written(call)
+    given = {name: each(value, lending.lend) for name, value in call.kwargs.items()}
+    args = each(call.args, lending.lend)
+    out = dispatch.compute(call.but(args=args, kwargs=given, device=CPU))
     with torch._C._DisableTorchDispatch():
         for tensor in tensors_in((out,)):
             lending.remember(torch.ops._c10d_functional.wait_tensor(tensor))
         return each(out, torch.clone) if written is None else written
 
 
-def wait_tensor(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+def wait_tensor(dispatch: Dispatch, call: Call) -> Result:
     """_c10d_functional::wait_tensor: the current stream waits for the collective that made the tensor."""
     groups: Groups = dispatch.state.groups
     if dispatch.recorder is not None:
         dispatch.recorder.again = nothing
-    queued = groups.pending.pop(id(tag_of(args[0])), None)
+    queued = groups.pending.pop(id(tag_of(call.args[0])), None)
     if queued is not None:
         groups.awaited(queued)
-    if is_physically_meta(args[0]):
-        return args[0]
-    return dispatch.call(plan, func, args, kwargs, max(CPU, tag_of(args[0]).device))
+    if is_physically_meta(call.args[0]):
+        return call.args[0]
+    call.device = max(CPU, tag_of(call.args[0]).device)
+    return dispatch.compute(call)
 
 
-def wrap(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+def wrap(dispatch: Dispatch, call: Call) -> Result:
     """_c10d_functional::_wrap_tensor_autograd: the tensor again, for autograd; no kernel."""
     if dispatch.recorder is not None:
         dispatch.recorder.again = nothing
-    if is_physically_meta(args[0]):  # whose own kernel gives another tensor, and nobody would wait for it
-        return AsyncCollectiveTensor(args[0])
-    return dispatch.call(plan, func, args, kwargs, tag_of(args[0]).device)
+    if is_physically_meta(call.args[0]):  # whose own kernel gives another tensor, and nobody would wait for it
+        return AsyncCollectiveTensor(call.args[0])
+    call.device = tag_of(call.args[0]).device
+    return dispatch.compute(call)
 
 
 HANDLERS: dict[str, Handler] = {

@@ -20,7 +20,7 @@ from windtunnel.machine.stream import Event, Stream
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.distributed.groups import DeviceFuture, Groups
 from windtunnel.seam.torch.distributed.work import CALLS
-from windtunnel.seam.torch.plans.plan import tensors_in
+from windtunnel.seam.torch.plans.arguments import tensors_in
 from windtunnel.seam.torch.tags import tag_of
 
 if TYPE_CHECKING:

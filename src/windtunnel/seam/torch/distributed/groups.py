@@ -37,7 +37,7 @@ from windtunnel.seam.torch.state.ranks import spread_of
 from windtunnel.trace.operation import Signature
 
 if TYPE_CHECKING:
-    from windtunnel.seam.torch.plans.call import Arguments, Keywords
+    from windtunnel.seam.torch.plans.arguments import Arguments, Keywords
     from windtunnel.seam.torch.state.ranks import Carrier
     from windtunnel.seam.torch.state.state import State
 

@@ -14,8 +14,7 @@ import torch
 from windtunnel.ranks.fold import MOST_WHOLE
 from windtunnel.seam.torch.distributed import played
 from windtunnel.seam.torch.distributed.values import divided, each, is_composed
-from windtunnel.seam.torch.plans.call import Keywords
-from windtunnel.seam.torch.plans.plan import tensors_in
+from windtunnel.seam.torch.plans.arguments import Keywords, tensors_in
 from windtunnel.seam.torch.rehearsal.known import MOST, is_kind_kept
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import is_physically_meta

@@ -26,8 +26,8 @@ from windtunnel.seam.torch.distributed.groups import NS, Group, Groups, Queued
 from windtunnel.seam.torch.distributed.nodata import lacks_values, token, with_values
 from windtunnel.seam.torch.distributed.values import check
 from windtunnel.seam.torch.distributed.work import CALLS
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
-from windtunnel.seam.torch.plans.plan import Plan
+from windtunnel.seam.torch.plans.arguments import Result
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.tags import CPU, VERSION
 from windtunnel.trace.operation import Signature
 
@@ -105,13 +105,12 @@ class ReplayedMessage:
         self._dispatch = dispatch
         self._message = message
 
-    def post(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> object:
+    def post(self, call: Call) -> object:
         """Send or receive what one rank tells another now."""
         message, group = self._message, self._message.group
-        args, kwargs = group.routed(plan.names, args, kwargs)
-        out = _carried(
-            self._dispatch, plan, func, (*args[:2], group.wire(message.peer), message.next_tag()), kwargs, device
-        )
+        args, kwargs = group.routed(call.plan.names, call.args, call.kwargs)
+        args = (*args[:2], group.wire(message.peer), message.next_tag())
+        out = _carried(self._dispatch, call.but(args=args, kwargs=kwargs))
         self._work = dist.Work.unbox(out)
         return out
 
@@ -120,21 +119,22 @@ class ReplayedMessage:
         self._work.wait()
 
 
-def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def send(dispatch: Dispatch, call: Call) -> object:
     """c10d::send: the sender's clock goes with the message."""
     groups: Groups = dispatch.state.groups
-    tensors, boxed, peer, tag = args
+    tensors, boxed, peer, tag = call.args
     group = groups.of(boxed)
     if group is None:
-        return dispatch.call(plan, func, args, kwargs, CPU)
-    group, device, args, kwargs = place(dispatch, group, plan, args, kwargs, scattered=True)
+        call.device = CPU
+        return dispatch.compute(call)
+    group = place(dispatch, group, call, scattered=True)
     played.require_played(groups, group, peer)
     wire = group.wire(peer)
-    sent = _posted(dispatch, group, plan.name, tensors, (device, peer, tag))
+    sent = _posted(dispatch, group, call.plan.name, tensors, (call.device, peer, tag))
     waits = _captured(dispatch, sent)
     timeout = group.timeout(sent.posted_ns)
     with groups.watch.waiting(sent.entry, posts=True):
-        out = _carried(dispatch, plan, func, (*args[:2], wire, sent.tag), kwargs, sent.device)
+        out = _carried(dispatch, call.but(args=(*call.args[:2], wire, sent.tag), device=sent.device))
         work = dist.Work.unbox(out)
         with torch._C._DisableTorchDispatch():
             told = known_values.numbers(dispatch.state, tensors) if lacks_values(tensors) else known_values.NOTHING_SENT
@@ -154,25 +154,26 @@ def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
     return _pending(groups, out, Queued(None, finish, message=tensors), sent, timeout)
 
 
-def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+def recv(dispatch: Dispatch, call: Call) -> Result:
     """c10d::recv_ and c10d::recv_any_source_: it ends when the sender's message, which has its clock, has arrived."""
     groups: Groups = dispatch.state.groups
-    tensors, boxed = args[:2]
+    tensors, boxed = call.args[:2]
     group = groups.of(boxed)
     if group is None:
-        return dispatch.call(plan, func, args, kwargs, CPU)
-    source = args[2] if len(args) > 3 else -1
-    group, device, args, kwargs = place(dispatch, group, plan, args, kwargs, scattered=True)
+        call.device = CPU
+        return dispatch.compute(call)
+    source = call.args[2] if len(call.args) > 3 else -1
+    group = place(dispatch, group, call, scattered=True)
     played.require_played(groups, group, source)
     wire = group.wire(source)
-    awaited = _posted(dispatch, group, plan.name, tensors, (device, source, args[-1]))
+    awaited = _posted(dispatch, group, call.plan.name, tensors, (call.device, source, call.args[-1]))
     waits = _captured(dispatch, awaited)
     limit_ms = group.limit_ms(awaited.posted_ns)
     completion = None if awaited.stream is None else group.numbered("recv")
     clock_tag = awaited.tag + CLOCK_TAGS
     with groups.watch.waiting(awaited.entry, posts=True):
-        peers = (wire,) if len(args) > 3 else ()
-        out = _carried(dispatch, plan, func, (*args[:2], *peers, awaited.tag), kwargs, awaited.device)
+        peers = (wire,) if len(call.args) > 3 else ()
+        out = _carried(dispatch, call.but(args=(*call.args[:2], *peers, awaited.tag), device=awaited.device))
         work = dist.Work.unbox(out)
         with torch._C._DisableTorchDispatch():
             clock = torch.zeros(2 + len(known_values.NOTHING_SENT), dtype=torch.int64, device="cpu")
@@ -312,16 +313,14 @@ def _say(groups: Groups, group: Group, text: str, function: str) -> None:
     sys.stderr.flush()
 
 
-def _carried(
-    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-) -> Result:
+def _carried(dispatch: Dispatch, call: Call) -> Result:
     """Send or receive what one rank tells another; where that has no values, a token."""
-    if lacks_values(args):
-        return dispatch.call(plan, func, (token(), *args[1:]), kwargs, CPU)
+    if lacks_values(call.args):
+        return dispatch.compute(call.but(args=(token(), *call.args[1:]), device=CPU))
     with torch._C._DisableTorchDispatch():
-        lying = [one if is_dense(one) else one.detach().as_strided((one.numel(),), (1,)) for one in args[0]]
+        lying = [one if is_dense(one) else one.detach().as_strided((one.numel(),), (1,)) for one in call.args[0]]
     with with_values(dispatch.local):
-        return dispatch.call(plan, func, (lying, *args[1:]), kwargs, device)
+        return dispatch.compute(call.but(args=(lying, *call.args[1:])))
 
 
 def _begins_ns(dispatch: Dispatch, sent: Message) -> int:

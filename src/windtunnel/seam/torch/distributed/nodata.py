@@ -16,8 +16,7 @@ import torch.distributed as dist
 
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.distributed.values import finished
-from windtunnel.seam.torch.plans.call import OpOverload
-from windtunnel.seam.torch.plans.plan import tensors_in
+from windtunnel.seam.torch.plans.arguments import OpOverload, tensors_in
 from windtunnel.seam.torch.state.core import Local
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import Tag, attach, device_of, is_physically_meta, storage_of

@@ -13,7 +13,7 @@ import torch
 from torch._utils import _flatten_dense_tensors, _reorder_tensors_as, _take_tensors, _unflatten_dense_tensors
 
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.torch.plans.call import Keywords
+from windtunnel.seam.torch.plans.arguments import Keywords
 from windtunnel.seam.torch.plans.messages import device_name
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import CPU, device_of

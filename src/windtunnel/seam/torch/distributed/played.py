@@ -27,7 +27,7 @@ from windtunnel.seam.patching import Patch
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-    from windtunnel.seam.torch.plans.call import Keywords
+    from windtunnel.seam.torch.plans.arguments import Keywords
     from windtunnel.seam.torch.state.ranks import Carrier
     from windtunnel.seam.torch.state.state import State
 

@@ -10,8 +10,8 @@ import torch
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.patching import Patch
+from windtunnel.seam.torch.plans.arguments import tensors_in
 from windtunnel.seam.torch.plans.messages import device_name
-from windtunnel.seam.torch.plans.plan import tensors_in
 from windtunnel.seam.torch.tags import device_of
 
 REFUSED = (

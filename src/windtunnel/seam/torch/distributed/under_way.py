@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from windtunnel.seam.torch.plans.plan import tensors_in
+from windtunnel.seam.torch.plans.arguments import tensors_in
 from windtunnel.seam.torch.tags import CPU, device_of
 
 if TYPE_CHECKING:
     from windtunnel.seam.torch.dispatch.mode import Dispatch
     from windtunnel.seam.torch.distributed.watch import Watch
-    from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Types
+    from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, Types
     from windtunnel.seam.torch.state.core import Core
 
 COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")

@@ -7,12 +7,12 @@ has not in every version of PyTorch, or only for lists of equal tensors, is put 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from windtunnel.seam.torch.plans.call import Arguments, Keywords
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, Result
 
 if TYPE_CHECKING:
     from windtunnel.seam.torch.state.ranks import Carrier
@@ -51,13 +51,30 @@ REDUCING = frozenset(
 BITWISE = ("BAND", "BOR", "BXOR")
 
 
-def name_of(operation: object) -> str:
-    """The name of a reduction that NCCL refuses to all or some tensors; "" for any other."""
-    return next((name for name in ("AVG", *BITWISE) if operation == getattr(dist.ReduceOp, name)), "")
+class Reduces(NamedTuple):
+    """How a collective reduces: `operation` is what gloo carries out, None where nothing is reduced.
+
+    `mean`: the sum asked for is to be divided by the number of ranks. `factor`: what is summed is to be multiplied
+    first.
+    """
+
+    operation: Reduction | None = None
+    mean: bool = False
+    factor: float | Tensor | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the reduction that the program asked for, "" for none."""
+        if self.mean:
+            return "AVG"
+        if self.factor is not None:
+            return "PREMUL_SUM"
+        kind = getattr(self.operation, "op", self.operation)
+        return str(getattr(kind, "name", ""))
 
 
 def check(name: str, reads: list[Tensor], writes: list[Tensor], ranks: int, reduction: str) -> None:
-    """Raise what NCCL's group raises for the tensors of the operator `name`; `reduction` is that of `name_of`.
+    """Raise what NCCL's group raises for the tensors of the operator `name`; `reduction` is named as in `Reduces`.
 
     Raises:
         TypeError: an element type that NCCL has not, or two that differ; an average of truth values.
@@ -91,11 +108,18 @@ def _check_flat(name: str, read: Tensor, write: Tensor, ranks: int) -> None:
         raise ValueError("input tensor must be the same size as output size times world size")
 
 
-def each(values: object, change: Callable[[Tensor], Tensor]) -> object:
+def each(values: Result, change: Callable[[Tensor], Tensor]) -> Result:
     """`values`, nested lists of tensors, with every tensor changed."""
-    if isinstance(values, (list, tuple)):
-        return type(values)(each(value, change) for value in values)
-    return change(values) if isinstance(values, Tensor) else values
+    if isinstance(values, Tensor):
+        return change(values)
+    if not isinstance(values, (list, tuple)):
+        return values
+    return type(values)(
+        [
+            change(one) if isinstance(one, Tensor) else each(one, change) if isinstance(one, (list, tuple)) else one
+            for one in values
+        ]
+    )
 
 
 def carried(tensor: Tensor) -> Tensor:

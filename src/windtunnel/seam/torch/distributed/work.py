@@ -15,7 +15,7 @@ import torch.distributed as dist
 from windtunnel.machine.stream import Event
 from windtunnel.seam.torch.distributed import completion_hooks
 from windtunnel.seam.torch.distributed.groups import MILLISECOND, Groups, Queued
-from windtunnel.seam.torch.distributed.values import factor_of
+from windtunnel.seam.torch.distributed.values import Reduces, factor_of
 
 if TYPE_CHECKING:
     from windtunnel.seam.torch.distributed.values import Reduction
@@ -32,35 +32,19 @@ SUCCESS = 0
 """`WorkResult::SUCCESS` (torch/csrc/distributed/c10d/Work.hpp)."""
 
 
-Reduces = tuple["Reduction | None", bool, "float | torch.Tensor | None"]
-"""`operation`, `mean` and `factor` of `Calls`."""
-
-
 class Calls(threading.local):
     """The collective that this thread has just queued, on its way from the operator's handler to the method's caller.
 
-    `depth` tells whether a method of ours is on the stack; C++ that calls collectives itself has none. `operation` is
-    the reduction that gloo carries out, None where the method has none. `mean`: the sum asked for is to be divided by
-    the number of ranks. `factor`: what is summed is to be multiplied first. `together` collects what a coalescing
-    manager puts together, `batch` is its number, 0 outside of one.
+    `depth` tells whether a method of ours is on the stack; C++ that calls collectives itself has none. `reduces`: how
+    what the method sends is reduced. `together` collects what a coalescing manager puts together, `batch` is its
+    number, 0 outside of one.
     """
 
     depth = 0
-    operation: Reduction | None = None
-    mean = False
-    factor: float | torch.Tensor | None = None
+    reduces = Reduces()
     queued: Queued | None = None
     together: list[Waiting] | None = None
     batch = 0
-
-    @property
-    def reduces(self) -> Reduces:
-        """How what is sent is reduced."""
-        return self.operation, self.mean, self.factor
-
-    @reduces.setter
-    def reduces(self, how: Reduces) -> None:
-        self.operation, self.mean, self.factor = how
 
     @contextmanager
     def watched(self) -> Iterator[list[Queued | None]]:
@@ -140,14 +124,14 @@ def _as_sum(arguments: Iterable[object]) -> Iterator[None]:
     operation: Reduction | None = next(filter(_is_reduction, arguments), None) if asked is None else asked.reduceOp
     factor = factor_of(asked)
     mean = asked is not None and operation == dist.ReduceOp.AVG
-    before = CALLS.operation, CALLS.mean, CALLS.factor
-    CALLS.operation, CALLS.mean, CALLS.factor = operation, mean, factor
+    before, CALLS.reduces = CALLS.reduces, Reduces(operation)
     if mean or factor is not None:
-        CALLS.operation = asked.reduceOp = dist.ReduceOp.SUM
+        asked.reduceOp = dist.ReduceOp.SUM
+        CALLS.reduces = Reduces(dist.ReduceOp.SUM, mean, factor)
     try:
         yield
     finally:
-        CALLS.operation, CALLS.mean, CALLS.factor = before
+        CALLS.reduces = before
         if asked is not None:
             asked.reduceOp = operation
 

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.kernels import attention_checks as checks
 from windtunnel.seam.torch.kernels import attention_choice as choice
-from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.arguments import Kernel, Keywords, OpOverload, Result, tensors_in
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.halves import HALVES
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.rehearsal.shape_functions import SHAPES
 from windtunnel.seam.torch.state.positions import MASK, MIXER
 from windtunnel.seam.torch.state.state import State
@@ -135,76 +135,69 @@ def _prepared(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------------------------- the operators
 
 
-def chosen(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def chosen(dispatch: Dispatch, call: Call) -> object:
     """aten::_fused_sdp_choice: which kernel it would be."""
-    index = device_of(args[0])
+    index = device_of(call.args[0])
     if index < 0:
-        return func(*args, **kwargs)
-    given = {**dict(zip(plan.names, args, strict=False)), **kwargs}
+        return call.func(*call.args, **call.kwargs)
+    given = call.named()
     query, key, value = given["query"], given["key"], given["value"]
     p, causal = given.get("dropout_p", 0.0), given.get("is_causal", False)
     shared = given.get("enable_gqa", False)
     return _choose(dispatch.state, index, query, key, value, given.get("attn_mask"), p, causal, shared)
 
 
-def fused(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def fused(dispatch: Dispatch, call: Call) -> object:
     """A fused operator, forward or backward."""
-    check = checks.BY_NAME.get(plan.name)
+    check = checks.BY_NAME.get(call.plan.name)
     if check is not None:
-        check(dict(zip(plan.names, args, strict=False)) | kwargs)
-    return run(dispatch, plan, func, args, kwargs, values)
+        check(call.named())
+    return run(dispatch, call, values)
 
 
-def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, compute: Values) -> object:
+def run(dispatch: Dispatch, call: Call, compute: Values) -> object:
     """An operator without a kernel for the CPU: values from `compute`, shapes and layout from its meta kernel."""
-    device, floating = dispatch.scan(plan, func, args, kwargs)
-    if device < 0:
-        return func(*args, **kwargs)
+    floating = dispatch.scan(call)
+    if call.device < 0:
+        return call.func(*call.args, **call.kwargs)
     for tensor in floating:
-        dispatch.tag(tensor, device)
-    out = compute(dispatch, plan, func, args, kwargs, device)
-    dispatch.tag(out, device)
-    dispatch.submit(plan, func, args, kwargs, out, device, None)
+        dispatch.tag(tensor, call.device)
+    out = compute(dispatch, call)
+    dispatch.tag(out, call.device)
+    dispatch.submit(call, out)
     return out
 
 
-def values(
-    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-) -> tuple[object, ...]:
+def values(dispatch: Dispatch, call: Call) -> tuple[object, ...]:
     """What a fused operator gives, computed on the CPU; without data, shapes alone."""
-    return computed(dispatch, plan, func, args, kwargs, device, _computed)
+    return computed(dispatch, call, _computed)
 
 
-def computed(
-    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int,
-    compute: Values,
-) -> tuple[object, ...]:  # fmt: skip
+def computed(dispatch: Dispatch, call: Call, compute: Values) -> tuple[object, ...]:
     """What `compute` gives, below the emulation; without data, shapes alone."""
     if dispatch.state.no_data:
-        shapes: tuple[object, ...] = dispatch.call(plan, func, args, kwargs, device)
+        shapes: tuple[object, ...] = dispatch.compute(call)
         return shapes
     before, dispatch.local.inner = dispatch.local.inner, True
     try:
         with disable_torch_function():
-            return compute(dispatch.state, plan, func, args, kwargs, device)
+            return compute(dispatch.state, call)
     finally:
         dispatch.local.inner = before
 
 
-def _computed(
-    state: State, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-) -> tuple[object, ...]:
-    given: Keywords = {**dict(zip(plan.names, args, strict=False)), **kwargs}
-    if "_flash_" in plan.name and given.get("is_causal"):
+def _computed(state: State, call: Call) -> tuple[object, ...]:
+    given: Keywords = call.named()
+    if "_flash_" in call.plan.name and given.get("is_causal"):
         _align_at_the_end(given)
-    out = empty(state, func, args, kwargs)
-    if plan.name.endswith("_backward"):
+    out = empty(state, call)
+    if call.plan.name.endswith("_backward"):
         grads = _backward(given)
         for place, grad in zip(out, grads, strict=False):
             if isinstance(place, Tensor):
                 place.copy_(grad)
     else:
-        _forward(state, given, out, device)
+        _forward(state, given, out, call.device)
     return tuple(out)
 
 
@@ -342,14 +335,15 @@ def all_heads(tensor: Tensor, query: Tensor) -> Tensor:
     return tensor.repeat_interleave(shared, 1) if shared > 1 else tensor
 
 
-def empty(state: State, func: OpOverload, args: Arguments, kwargs: Keywords) -> list[Result]:
+def empty(state: State, call: Call) -> list[Result]:
     """Results to fill, in the shapes and layouts that the operator's meta kernel gives to these arguments."""
-    given = (*args, *kwargs.values())
-    key = (func, *((t.shape, t.stride(), t.dtype) if isinstance(t, Tensor) else str(t) for t in given))
+    func = call.plan.func
+    key = (func, *((t.shape, t.stride(), t.dtype) if isinstance(t, Tensor) else str(t) for t in call.given))
     shapes = state.kernels.shapes.get(key)
     if shapes is None:
         shaped: Kernel = SHAPES.get(func._schema.name, func)
-        made: Result = shaped(*map(_to_meta, args), **{name: _to_meta(value) for name, value in kwargs.items()})
+        keywords = {name: _to_meta(value) for name, value in call.kwargs.items()}
+        made: Result = shaped(*map(_to_meta, call.args), **keywords)
         shapes = [(t.shape, t.stride(), t.dtype) if isinstance(t, Tensor) else t for t in made]
         state.kernels.shapes[key] = shapes
     return [_made(*shape) if isinstance(shape, tuple) else shape for shape in shapes]

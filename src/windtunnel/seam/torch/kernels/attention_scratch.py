@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from windtunnel.seam.torch.scratch.need import NOTHING, Call, Need, Row, size_of
+from windtunnel.seam.torch.scratch.need import NOTHING, Demand, Need, Row, size_of
 
 FLOAT = 4
 NATIVE = "aten/src/ATen/native/"
@@ -18,7 +18,7 @@ def _up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _sizes(call: Call, name: str) -> tuple[int, int, int, int]:
+def _sizes(call: Demand, name: str) -> tuple[int, int, int, int]:
     """Texts, heads, positions and width of queries or keys, in whichever order the operator takes them.
 
     Of texts of several lengths all positions together: flash attention adds up to 128 for each, and a model leaves
@@ -30,7 +30,7 @@ def _sizes(call: Call, name: str) -> tuple[int, int, int, int]:
     return (shape[0] if len(shape) == 4 else 1), shape[-2], shape[-3], shape[-1]
 
 
-def flash_forward(call: Call) -> Need:
+def flash_forward(call: Demand) -> Need:
     """Partial results where few heads and queries leave multiprocessors idle, so that keys are split."""
     batch, heads, length, width = _sizes(call, "query")
     if call.get("dropout_p", 0.0) or call.get("cum_seq_q") is not None:
@@ -60,7 +60,7 @@ def _splits(tiles: int, slots: int, blocks: int) -> int:
     return next((i + 1 for i, fill in enumerate(fills) if fill >= 0.85 * best), 1)
 
 
-def flash_backward(call: Call) -> Need:
+def flash_backward(call: Demand) -> Need:
     """The rows' sums and dQ in float32, padded; with fewer key heads than query heads dK and dV of all heads too."""
     key = call.inputs[2]
     batch, heads, length, width = _sizes(call, "query")
@@ -73,7 +73,7 @@ def flash_backward(call: Call) -> Need:
     return Need((rows, splits * rows * padded, *((expanded, expanded) if shared else ())))
 
 
-def efficient_forward(call: Call) -> Need:
+def efficient_forward(call: Demand) -> Need:
     """A float32 accumulator for half precision and wide heads."""
     query, value = call.inputs[0], call.inputs[2]
     if query.dtype == torch.float32 or value.shape[-1] <= 128:
@@ -81,7 +81,7 @@ def efficient_forward(call: Call) -> Need:
     return Need((query.numel() // query.shape[-1] * value.shape[-1] * FLOAT,))
 
 
-def efficient_backward(call: Call) -> Need:
+def efficient_backward(call: Demand) -> Need:
     """delta, of products where the kernel does not make it itself; then dQ's blocks of 64 x 64, each with a lock."""
     query = call.inputs[1]
     batch, heads, length, width = _sizes(call, "query")
@@ -93,14 +93,14 @@ def efficient_backward(call: Call) -> Need:
     return Need((batch * heads * _up(length, 32) * FLOAT, accumulated))
 
 
-def cudnn_backward(call: Call) -> Need:
+def cudnn_backward(call: Demand) -> Need:
     """The rows' sums and dQ in float32: assumed to be what flash attention takes, which cuDNN's kernels implement."""
     query = call.inputs[1]
     rows = query.numel() // query.shape[-1] * FLOAT
     return Need((rows, query.numel() * FLOAT), unsure=query.numel() * FLOAT)
 
 
-def fast_path(call: Call) -> Need:
+def fast_path(call: Demand) -> Need:
     """The inference path of nn.MultiheadAttention: the projections of all three, and the attention or its scores."""
     size = size_of(call.inputs[0])
     if call.inputs[0].is_nested:
@@ -108,7 +108,7 @@ def fast_path(call: Call) -> Need:
     return Need(_fast_attention(call, call.get("need_weights", True)), unsure=size)
 
 
-def fast_layer(call: Call) -> Need:
+def fast_layer(call: Demand) -> Need:
     """The inference path of nn.TransformerEncoderLayer: the larger of its attention and its inner layer."""
     query, inner = call.inputs[0], call.get("ffn_weight_1")
     if query.is_nested:
@@ -118,7 +118,7 @@ def fast_layer(call: Call) -> Need:
     return Need(max(attention, feed, key=sum), unsure=size_of(query))
 
 
-def _fast_attention(call: Call, weights: bool) -> tuple[int, ...]:
+def _fast_attention(call: Demand, weights: bool) -> tuple[int, ...]:
     query = call.inputs[0]
     heads = int(call.get("num_head", call.get("num_heads", 1)))
     size = size_of(query)

@@ -20,9 +20,9 @@ from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.kernels import attention
 from windtunnel.seam.torch.kernels import attention_choice as choice
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.arguments import Keywords, Result, tensors_in
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.halves import HALVES
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of
 
@@ -72,26 +72,22 @@ def _asking(state: State, stock: Callable[[_SDPAParams, bool], bool], kernel: in
     return can_use
 
 
-def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def run(dispatch: Dispatch, call: Call) -> object:
     """One of these operators, forward or backward."""
-    return attention.run(dispatch, plan, func, args, kwargs, values)
+    return attention.run(dispatch, call, values)
 
 
-def values(
-    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-) -> tuple[object, ...]:
+def values(dispatch: Dispatch, call: Call) -> tuple[object, ...]:
     """What such an operator gives, computed on the CPU; without data, shapes alone."""
-    return attention.computed(dispatch, plan, func, args, kwargs, device, _computed)
+    return attention.computed(dispatch, call, _computed)
 
 
-def _computed(
-    state: State, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-) -> tuple[object, ...]:
-    given: Keywords = {**dict(zip(plan.names, args, strict=False)), **kwargs}
-    taken, refusal = TYPES.get(plan.name, ((), ""))
+def _computed(state: State, call: Call) -> tuple[object, ...]:
+    given: Keywords = call.named()
+    taken, refusal = TYPES.get(call.plan.name, ((), ""))
     if refusal and given["query"].dtype not in taken:
         raise RuntimeError(refusal)
-    refused = f"windtunnel does not compute {plan.name} with"
+    refused = f"windtunnel does not compute {call.plan.name} with"
     for name in NOT_EMULATED:
         if given.get(name) is not None:
             raise UnsupportedError(f"{refused} {name}: leave it out")
@@ -99,12 +95,12 @@ def _computed(
         raise UnsupportedError(f"{refused} window_size and no mask: give a causal one")
     if _used(given) is not None and given.get("cum_seq_q", given.get("cu_seqlens_q")) is None:
         raise UnsupportedError(f"{refused} a cache alone: say where its texts begin")
-    out = attention.empty(state, func, args, kwargs)
+    out = attention.empty(state, call)
     places = _places(given)
-    if plan.name.endswith("_backward"):
+    if call.plan.name.endswith("_backward"):
         _backward(given, out, places)
     else:
-        _forward(state, given, out, places, device)
+        _forward(state, given, out, places, call.device)
     return tuple(out)
 
 

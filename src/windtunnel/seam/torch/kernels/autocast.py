@@ -20,8 +20,7 @@ import torch
 from windtunnel.operators.card import card, stating
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.kernels import recurrent
-from windtunnel.seam.torch.plans.call import Arguments, Cast, Keywords, OpOverload
-from windtunnel.seam.torch.plans.plan import tensors_in
+from windtunnel.seam.torch.plans.arguments import Arguments, Cast, Keywords, OpOverload, tensors_in
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import ORDINARY, device_of, disable_torch_function, tag_of
 

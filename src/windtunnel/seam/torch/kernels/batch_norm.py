@@ -15,9 +15,8 @@ from collections.abc import Callable
 import torch
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.halves import HALVES, wide
-from windtunnel.seam.torch.plans.plan import Plan
 
 Tensor = torch.Tensor
 stock = torch.ops.aten.native_batch_norm.default._op
@@ -115,22 +114,22 @@ def _spread(values: Tensor, like: Tensor) -> Tensor:
     return values.reshape(1, -1, *[1] * (like.dim() - 2))
 
 
-def values(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> object:
+def values(dispatch: Dispatch, call: Call) -> object:
     """What one of the operators gives, or puts into `out`."""
-    kwargs = dict(kwargs)
+    kwargs = dict(call.kwargs)
     into = kwargs.pop("out", None)
-    found = dispatch.call(plan, COMPUTED[plan.name], args, kwargs, device)
+    found = dispatch.compute(call.but(func=COMPUTED[call.plan.name], kwargs=kwargs))
     return found if into is None else into.copy_(found)
 
 
-def handle(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def handle(dispatch: Dispatch, call: Call) -> object:
     """Compute and submit one of the operators."""
-    device, _ = dispatch.scan(plan, func, args, kwargs)
-    if device < 0:
-        return func(*args, **kwargs)  # refuses that
-    out = values(dispatch, plan, func, args, kwargs, device)
-    dispatch.tag([part for part in (out if isinstance(out, tuple) else (out,)) if part is not None], device)
-    dispatch.submit(plan, func, args, kwargs, out, device, None)
+    dispatch.scan(call)
+    if call.device < 0:
+        return call.func(*call.args, **call.kwargs)  # refuses that
+    out = values(dispatch, call)
+    dispatch.tag([part for part in (out if isinstance(out, tuple) else (out,)) if part is not None], call.device)
+    dispatch.submit(call, out)
     return out
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from windtunnel.seam.torch.dispatch.asserts import guarded
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.dtypes import INTEGERS, REAL, refusal
-from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.tags import device_of
 
 FROM_TENSOR, FROM_NUMBER = "cuda_scatter_gather_base_kernel_func", "cuda_scatter_fill_base_kernel_reduce_multiply"
@@ -18,13 +17,13 @@ SUMS = ("add", "sum")
 """What `reduce` is called for a sum in `scatter` and in `scatter_reduce`."""
 
 
-def combined(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def combined(dispatch: Dispatch, call: Call) -> object:
     """An operator that scatters, which may be told how to combine."""
-    given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
-    kind, target = given.get("reduce"), args[0]
+    given = call.named()
+    kind, target = given.get("reduce"), call.args[0]
     if kind is not None and kind not in SUMS and target.dtype not in REAL | INTEGERS and device_of(target) >= 0:
         raise refusal(FROM_NUMBER if "value" in given else FROM_TENSOR, target.dtype)
-    return guarded(dispatch, plan, func, args, kwargs)
+    return guarded(dispatch, call)
 
 
 HANDLERS = dict.fromkeys(("aten::scatter", "aten::scatter_", "aten::scatter_reduce", "aten::scatter_reduce_"), combined)

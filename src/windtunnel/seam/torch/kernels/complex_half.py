@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch._prims_common.wrappers import _maybe_resize_out
 
-from windtunnel.seam.torch.plans.call import OpOverload
+from windtunnel.seam.torch.plans.arguments import OpOverload
 from windtunnel.seam.torch.plans.halves import FULL
 from windtunnel.seam.torch.tags import VERSION
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from windtunnel.seam.torch.dispatch.parts import COMPOSITE
-from windtunnel.seam.torch.plans.call import OpOverload
+from windtunnel.seam.torch.plans.arguments import OpOverload
 from windtunnel.seam.torch.plans.messages import device_name
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import FLOATING, device_of

@@ -18,8 +18,8 @@ from windtunnel.seam.torch.dispatch import jit_trace
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.dispatch.parts import COMPOSITE, restore_dispatch_keys
 from windtunnel.seam.torch.dispatch.parts import composite as apart
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.plans.plan import Plan
+from windtunnel.seam.torch.plans.arguments import OpOverload
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import TRACED, device_of
 
@@ -33,13 +33,13 @@ Composite = Callable[..., object]
 def handlers(composites: Mapping[OpOverload, Composite]) -> dict[str, Handler]:
     """The same in inference mode, where a composite arrives whole."""
 
-    def whole(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-        known = composites.get(func)
+    def whole(dispatch: Dispatch, call: Call) -> object:
+        known = composites.get(call.plan.func)
         if known is None:  # another overload: `softmax.int_out` has a kernel of its own
-            whole_or_apart = apart if plan.composite else Dispatch.general
-            return whole_or_apart(dispatch, plan, func, args, kwargs)
+            whole_or_apart = apart if call.plan.composite else Dispatch.general
+            return whole_or_apart(dispatch, call)
         with dispatch.parts, restore_dispatch_keys(dispatch.state):
-            return known(dispatch.state, func, *args, **kwargs)
+            return known(dispatch.state, call.plan.func, *call.args, **call.kwargs)
 
     return {func._schema.name: whole for func in composites}
 

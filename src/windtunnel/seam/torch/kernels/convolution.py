@@ -17,7 +17,7 @@ import torch
 
 from windtunnel.seam.torch.plans.dtypes import CUDNN, FLOATING
 from windtunnel.seam.torch.plans.halves import in_float32
-from windtunnel.seam.torch.scratch.need import NOTHING, Call, Need, Row, size_of
+from windtunnel.seam.torch.scratch.need import NOTHING, Demand, Need, Row, size_of
 from windtunnel.seam.torch.tags import disable_torch_function
 
 Tensor = torch.Tensor
@@ -81,19 +81,19 @@ def _each(given: list[int], kernel: torch.Size) -> list[int]:
 # ---------------------------------------------------------------------------------------------- memory
 
 
-def convolution(call: Call) -> Need:
+def convolution(call: Demand) -> Need:
     """A convolution forward: its filters transformed, or everything in the layout that tensor cores want."""
     images, weight = call.inputs[:2]
     return _convolution(call, images, weight, call.outputs[0], weight.shape[0])
 
 
-def convolution_backward(call: Call) -> Need:
+def convolution_backward(call: Demand) -> Need:
     """The larger of the two halves, gradient of the input and of the weight; they run one after the other."""
     grad, images, weight = call.inputs[:3]
     return _convolution(call, images, weight, grad, weight.shape[1])
 
 
-def _convolution(call: Call, images: torch.Tensor, weight: torch.Tensor, result: torch.Tensor, made: int) -> Need:
+def _convolution(call: Demand, images: torch.Tensor, weight: torch.Tensor, result: torch.Tensor, made: int) -> Need:
     kernel: Sequence[int] = weight.shape[2:]
     groups = int(call.get("groups", 1))
     if not torch._C._get_cudnn_enabled() or images.dtype == torch.float64 or groups == images.shape[1] > 1:
@@ -112,12 +112,12 @@ def _convolution(call: Call, images: torch.Tensor, weight: torch.Tensor, result:
     return Need((), unsure, search, spare=True)
 
 
-def _pair(call: Call, name: str) -> tuple[int, ...]:
+def _pair(call: Demand, name: str) -> tuple[int, ...]:
     value = call.get(name, 1)
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
-def _search(images: torch.Tensor, weight: torch.Tensor, result: torch.Tensor, call: Call) -> int:
+def _search(images: torch.Tensor, weight: torch.Tensor, result: torch.Tensor, call: Demand) -> int:
     """What `cudnn.benchmark` tries at most: the Fourier transforms of input, filters and output, half of them complex.
 
     Lavin and Gray (arXiv 1509.09308) and Mathieu et al. (arXiv 1312.5851) give the sizes of both families.

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import torch
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.plans.plan import Plan
+from windtunnel.seam.torch.plans.arguments import OpOverload
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of
 
@@ -71,9 +71,9 @@ def _reduced(loss: Tensor, target_lengths: Tensor, reduction: int) -> Tensor:
     return loss.sum() if reduction == SUM else loss
 
 
-def values(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> object:
+def values(dispatch: Dispatch, call: Call) -> object:
     """Losses of shape (batch,) and their gradient, of the shape of the log-probabilities."""
-    return dispatch.call(plan, _computed, args, kwargs, device)
+    return dispatch.compute(call.but(func=_computed))
 
 
 def _computed(
@@ -91,14 +91,14 @@ def _computed(
     return torch.where(torch.isinf(loss), 0, loss), gradient
 
 
-def handle(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def handle(dispatch: Dispatch, call: Call) -> object:
     """aten::_cudnn_ctc_loss, for which the CPU has no kernel."""
-    device = device_of(args[0])
+    device = call.device = device_of(call.args[0])
     if device < 0:
-        return func(*args, **kwargs)  # refuses that
-    out = values(dispatch, plan, func, args, kwargs, device)
+        return call.func(*call.args, **call.kwargs)  # refuses that
+    out = values(dispatch, call)
     dispatch.tag(out, device)
-    dispatch.submit(plan, func, args, kwargs, out, device, None)
+    dispatch.submit(call, out)
     return out
 
 

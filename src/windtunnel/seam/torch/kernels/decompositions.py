@@ -9,16 +9,16 @@ from __future__ import annotations
 import torch
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.plans.plan import Plan
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.tags import device_of
 
 DRIVERS = ("gesvd", "gesvdj", "gesvda")
 
 
-def svd(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def svd(dispatch: Dispatch, call: Call) -> object:
     """A singular value decomposition; the CPU's has one driver, whose values serve for all."""
-    driver, tensor = kwargs.get("driver"), args[0]
+    kwargs = call.kwargs
+    driver, tensor = kwargs.get("driver"), call.args[0]
     if driver is not None and isinstance(tensor, torch.Tensor) and device_of(tensor) >= 0:
         if driver not in DRIVERS:
             raise RuntimeError(
@@ -26,7 +26,7 @@ def svd(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwarg
                 f"{', '.join(DRIVERS)}"
             )
         kwargs = {**kwargs, "driver": None}
-    return dispatch.general(plan, func, args, kwargs)
+    return dispatch.general(call.but(kwargs=kwargs))
 
 
 HANDLERS = {"aten::_linalg_svd": svd}

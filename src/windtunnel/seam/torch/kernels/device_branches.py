@@ -16,7 +16,7 @@ import torch
 from windtunnel.seam.torch.dispatch.parts import COMPOSITE
 from windtunnel.seam.torch.kernels.mode_dependent import placed
 from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel, substituted
-from windtunnel.seam.torch.plans.call import Arguments, OpOverload
+from windtunnel.seam.torch.plans.arguments import Arguments, OpOverload
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of
 

@@ -13,10 +13,10 @@ from collections.abc import Callable
 import torch
 
 from windtunnel.seam.torch.scratch.native import LONG, NATIVE, accumulator
-from windtunnel.seam.torch.scratch.need import NOTHING, Call, Need, Row
+from windtunnel.seam.torch.scratch.need import NOTHING, Demand, Need, Row
 
 
-def embedding_backward(call: Call) -> Need:
+def embedding_backward(call: Demand) -> Need:
     """Sorted and original indices, four lists of segments, and one float32 row of partial sums an index."""
     grad, indices = call.inputs[:2]
     count, width = indices.numel(), grad.shape[-1]

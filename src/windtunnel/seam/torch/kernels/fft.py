@@ -16,8 +16,8 @@ from windtunnel.machine.plan_cache import PlanCache
 from windtunnel.operators.card import CUFFT
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.plans.plan import Plan
+from windtunnel.seam.torch.plans.arguments import Result
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.standins import StandIn, public
 from windtunnel.seam.torch.state import handles
 from windtunnel.seam.torch.state.state import State
@@ -71,37 +71,38 @@ def _cache(dispatch: Dispatch, index: int) -> PlanCache:
     return state.device(index).plan_cache
 
 
-def size(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> int:
+def size(dispatch: Dispatch, call: Call) -> int:
     """aten::_cufft_get_plan_cache_size: the number of plans that are cached."""
-    return _cache(dispatch, args[0]).size
+    return _cache(dispatch, call.args[0]).size
 
 
-def max_size(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> int:
+def max_size(dispatch: Dispatch, call: Call) -> int:
     """aten::_cufft_get_plan_cache_max_size: how many plans may be cached."""
-    return _cache(dispatch, args[0]).max_size
+    return _cache(dispatch, call.args[0]).max_size
 
 
-def set_max_size(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> None:
+def set_max_size(dispatch: Dispatch, call: Call) -> None:
     """aten::_cufft_set_plan_cache_max_size: change it; the plans used longest ago go first."""
-    _cache(dispatch, args[0]).max_size = args[1]
+    _cache(dispatch, call.args[0]).max_size = call.args[1]
 
 
-def clear(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> None:
+def clear(dispatch: Dispatch, call: Call) -> None:
     """aten::_cufft_clear_plan_cache."""
-    _cache(dispatch, args[0]).clear()
+    _cache(dispatch, call.args[0]).clear()
 
 
-def transform(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def transform(dispatch: Dispatch, call: Call) -> object:
     """A Fourier transform: on a device it looks its plan up, by geometry and precision as cuFFT's key does."""
+    args = call.args
     tensor, dimensions = args[:2]
     device = tag_of(tensor).device
     if device >= 0 and (dispatch.local.half or tensor.dtype in HALVES):
-        _check_sizes(tensor, dimensions, args[3] if plan.name == ONE_SIDED else None)
+        _check_sizes(tensor, dimensions, args[3] if call.plan.name == ONE_SIDED else None)
         if tensor.dtype in HALVES:
-            return _widened(dispatch, func, args, kwargs)
+            return _widened(dispatch, call)
     if device >= 0 and not any(tag_of(t).device != device for t in args if isinstance(t, torch.Tensor)):
         lengths = tuple(tensor.shape[d] for d in dimensions)
-        key = (plan.name, tuple(tensor.shape), tuple(tensor.stride()), tuple(dimensions), tensor.dtype, *args[3:])
+        key = (call.plan.name, tuple(tensor.shape), tuple(tensor.stride()), tuple(dimensions), tensor.dtype, *args[3:])
         # A plan keeps a work area of the size of its transform when a length is not a product of small primes.
         work = 0 if all(_smooth(n) for n in lengths) else math.prod(tensor.shape) * tensor.element_size()
         found = dispatch.machine.devices[device]
@@ -113,15 +114,15 @@ def transform(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments,
             # The CPU's library refuses what repeats an element; cuFFT's wrapper copies it, as is done here.
             args = (tensor.contiguous(), *args[1:])
             dispatch.tag(args[0], device)
-    return dispatch.general(plan, func, args, kwargs)
+    return dispatch.general(call.but(args=args))
 
 
-def primitive(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def primitive(dispatch: Dispatch, call: Call) -> object:
     """prims::fft_c2c and the like, in which PyTorch's references are written."""
-    if device_of(args[0]) >= 0 and args[0].dtype in HALVES:
-        _check_sizes(args[0], kwargs["dim"], kwargs.get("last_dim_size"))
-        return _widened(dispatch, func, args, kwargs)
-    return dispatch.general(plan, func, args, kwargs)
+    if device_of(call.args[0]) >= 0 and call.args[0].dtype in HALVES:
+        _check_sizes(call.args[0], call.kwargs["dim"], call.kwargs.get("last_dim_size"))
+        return _widened(dispatch, call)
+    return dispatch.general(call)
 
 
 def _check_sizes(tensor: torch.Tensor, dimensions: Iterable[int], last: int | None) -> None:
@@ -132,9 +133,10 @@ def _check_sizes(tensor: torch.Tensor, dimensions: Iterable[int], last: int | No
         raise RuntimeError(POWERS_OF_TWO.format(sizes))
 
 
-def _widened(dispatch: Dispatch, func: OpOverload, args: Arguments, kwargs: Keywords) -> torch.Tensor:
+def _widened(dispatch: Dispatch, call: Call) -> torch.Tensor:
+    tensor, *others = call.args
     with dispatch.parts:
-        wide = func(args[0].to(HALVES[args[0].dtype]), *args[1:], **kwargs)
+        wide: Result = call.func(tensor.to(HALVES[tensor.dtype]), *others, **call.kwargs)
         out: torch.Tensor = wide.to(BACK[wide.dtype])
         return out
 

@@ -14,9 +14,10 @@ import torch
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Listed, hand_on
 from windtunnel.seam.torch.dispatch.parts import restore_dispatch_keys
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, tensors_in
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.messages import device_name
-from windtunnel.seam.torch.plans.plan import Plan, common_device, tensors_in
+from windtunnel.seam.torch.plans.plan import Plan, common_device
 from windtunnel.seam.torch.tags import (
     NOWHERE,
     ORDINARY,
@@ -46,24 +47,25 @@ ORDERS = (1, 2, math.inf)
 """The norms that have a kernel."""
 
 
-def foreach(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def foreach(dispatch: Dispatch, call: Call) -> object:
     """An operator over lists, at once or one tensor after the other."""
-    form = None if kwargs or plan.called else _form(plan, args)
+    plan = call.plan
+    form = None if call.kwargs or plan.called else _form(plan, call.args)
     known = None if form is None else dispatch.listed.get(form)
     if known is not None:
-        return _again(dispatch, plan, func, args, known)
+        return _again(dispatch, call, known)
     if SCALARS in plan.names:
-        _require_on_host((dict(zip(plan.names, args, strict=False)) | kwargs)[SCALARS])
-    lists = [value for value in (*args, *kwargs.values()) if _tensors(value)]
+        _require_on_host(call.named()[SCALARS])
+    lists = [value for value in call.given if _tensors(value)]
     if not lists or (device_of(lists[0][0]) < 0 and all(map(_on_host, lists))):
-        return dispatch.general(plan, func, args, kwargs)
+        return dispatch.general(call)
     name = plan.name.removeprefix(PREFIX).removesuffix("_")
-    if not _alike(lists, name == "copy") or not _has_kernel(name, lists[0], args, kwargs):
+    if not _alike(lists, name == "copy") or not _has_kernel(name, lists[0], call.args, call.kwargs):
         with dispatch.parts, restore_dispatch_keys(dispatch.state):
-            return func._op_dk(EACH, *args, **kwargs)
-    out = hand_on(dispatch, plan, func, args, kwargs)
+            return plan.func._op_dk(EACH, *call.args, **call.kwargs)
+    out = hand_on(dispatch, call)
     if form is not None:
-        priced = _priced(plan, args, out)
+        priced = _priced(plan, call.args, out)
         if priced in dispatch.costs:
             dispatch.listed[form] = Listed(priced, device_of(lists[0][0]))
     return out
@@ -109,12 +111,13 @@ def _priced(plan: Plan, args: Arguments, out: object) -> tuple[Hashable, ...]:
     return (*key, *(size_of(tensor) for tensor in tensors_in((out,) if plan.fresh else ())), device)
 
 
-def _again(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, known: Listed) -> object:
+def _again(dispatch: Dispatch, call: Call, known: Listed) -> object:
     """What `Dispatch.plain` does for a call of a form that has a kernel and was priced."""
     machine = dispatch.machine
     if machine.watching or dispatch.room.near:
-        return hand_on(dispatch, plan, func, args, {})
-    out = plan.strided(*args)
+        return hand_on(dispatch, call)
+    plan, args = call.plan, call.args
+    out = call.out = plan.strided(*args)
     priced, device = known
     if plan.fresh:
         dispatch.tag(out, device)
@@ -124,7 +127,7 @@ def _again(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kn
     for position in plan.mutated:
         dispatch.state.order.unwatched(args[position], stream)
     if plan.memory:
-        dispatch.state.kernels.run(plan, args, {}, out, machine.devices[device], stream, priced)
+        dispatch.state.kernels.run(call, machine.devices[device], stream, priced)
     return out
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from windtunnel.errors import UnsupportedError
 from windtunnel.operators.card import stating
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.tags import device_of
 
 INSTEAD = {
@@ -20,14 +19,14 @@ INSTEAD = {
 """What a program can do instead, by what the cards of such operators say."""
 
 
-def refuse(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def refuse(dispatch: Dispatch, call: Call) -> object:
     """Refuse one of them on a device; without data a shape is all that it needs to give."""
-    if not dispatch.state.no_data and any(device_of(tensor) >= 0 for tensor in tensors_in((*args, *kwargs.values()))):
+    if not dispatch.state.no_data and any(device_of(tensor) >= 0 for tensor in call.tensors()):
         raise UnsupportedError(
-            f"PyTorch has a kernel for {plan.name} only on GPUs, so its values cannot be computed here: "
-            f"{INSTEAD[plan.card.gpu_alone]}"
+            f"PyTorch has a kernel for {call.plan.name} only on GPUs, so its values cannot be computed here: "
+            f"{INSTEAD[call.plan.card.gpu_alone]}"
         )
-    return dispatch.general(plan, func, args, kwargs)
+    return dispatch.general(call)
 
 
 HANDLERS = dict.fromkeys(stating("gpu_alone"), refuse)

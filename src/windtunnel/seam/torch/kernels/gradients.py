@@ -13,7 +13,7 @@ import torch
 from torch.autograd.function import BackwardCFunction, Function
 
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.torch.plans.plan import tensors_in
+from windtunnel.seam.torch.plans.arguments import tensors_in
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of
 

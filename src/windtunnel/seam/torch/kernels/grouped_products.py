@@ -19,8 +19,8 @@ from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.kernels import scaled_checks as checks
 from windtunnel.seam.torch.kernels.scaled_products import decoded, device_in, named, unswizzled
 from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
-from windtunnel.seam.torch.plans.plan import Plan
+from windtunnel.seam.torch.plans.arguments import Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.type_names import scalar_type
 
 Tensor = torch.Tensor
@@ -81,11 +81,11 @@ class Grouped(SubstituteKernel):
         return result_like(given["self"], given["mat2"], given["offs"], given["out_dtype"] or given["self"].dtype)
 
 
-def grouped(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def grouped(dispatch: Dispatch, call: Call) -> object:
     """aten::_grouped_mm, with CUDA's checks."""
-    if device_in(args, kwargs) < 0:
-        return dispatch.general(plan, func, args, kwargs)
-    given = named(func, args, kwargs)
+    if device_in(call.args, call.kwargs) < 0:
+        return dispatch.general(call)
+    given = named(call.plan.func, call.args, call.kwargs)
     one, two, ends, out = given["self"], given["mat2"], given["offs"], given["out_dtype"]
     for name, matrix in (("mat_a", one), ("mat_b", two)):
         if matrix.dtype not in (torch.bfloat16, torch.float32, torch.float16):
@@ -100,7 +100,7 @@ def grouped(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, k
         raise RuntimeError("Bias not supported yet")
     if out is not None and out is not one.dtype:
         raise RuntimeError("Grouped gemm output dtype must match `mat_a` dtype")
-    return dispatch.general(plan, Grouped(func), args, kwargs)  # type: ignore[arg-type]
+    return dispatch.general(call.but(func=Grouped(call.plan.func)))
 
 
 def _dimensions(one: Tensor, two: Tensor, error: type[Exception]) -> None:
@@ -199,20 +199,21 @@ def _row_scale(scale: Tensor, whole: Tensor, place: int, along: slice, both: boo
     return scale[place * count : (place + 1) * count] if both else scale[along]
 
 
-def scaled(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def scaled(dispatch: Dispatch, call: Call) -> object:
     """Both versions on a device."""
-    device = device_in(args, kwargs)
+    device = device_in(call.args, call.kwargs)
     if device < 0:
-        return dispatch.general(plan, func, args, kwargs)
-    dispatch.scan(plan, func, args, kwargs)
-    kernel = _checked(dispatch, func, args, kwargs, device)
-    return dispatch.general(plan, kernel, args, kwargs)  # type: ignore[arg-type]
+        return dispatch.general(call)
+    dispatch.scan(call)
+    call.device = device
+    return dispatch.general(call.but(func=_checked(dispatch, call)))
 
 
-def _checked(dispatch: Dispatch, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> ScaledGrouped:
-    given = named(func, args, kwargs)
+def _checked(dispatch: Dispatch, call: Call) -> ScaledGrouped:
+    func = call.plan.func
+    given = named(func, call.args, call.kwargs)
     one, two, ends = given["self"], given["mat2"], given["offs"]
-    capability = dispatch.machine.devices[device].gpu.compute_capability
+    capability = dispatch.machine.devices[call.device].gpu.compute_capability
     _require(capability in CAPABILITIES, ARCHITECTURE)
     _require(not is_transposed(one), "Expected mat1 to not be transposed")
     _require(is_transposed(two), "Expected mat2 to be transposed")
@@ -315,11 +316,9 @@ def _blocks_fit(matrix: Tensor, scale: Tensor, index: int, times: int, kind: str
     _require(tuple(scale.shape) == (count, wide * high), text, RuntimeError)
 
 
-def replayed(
-    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-) -> object:
+def replayed(dispatch: Dispatch, call: Call) -> object:
     """The values of `scaled` in a graph's replay."""
-    return dispatch.call(plan, _checked(dispatch, func, args, kwargs, device), args, kwargs, device)
+    return dispatch.compute(call.but(func=_checked(dispatch, call)))
 
 
 SCALED: Sequence[str] = ("aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2")

@@ -17,9 +17,9 @@ from torch._prims_common.wrappers import _maybe_resize_out
 from windtunnel.operators.card import stating
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel, substituted
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, Result, tensors_in
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.halves import HALVES, narrow, wide
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.tags import device_of
 
 Tensor = torch.Tensor
@@ -66,11 +66,11 @@ def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     return func if half is None or func in PLAIN else Widened(func, half.dtype)
 
 
-def exponential(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def exponential(dispatch: Dispatch, call: Call) -> object:
     """aten::exponential_: CUDA's never gives zero, the CPU's rounds small numbers to it in half precision."""
-    out = dispatch.general(plan, func, args, kwargs)
+    out = dispatch.general(call)
     if out.dtype in HALVES and device_of(out) >= 0 and not out.is_meta:
-        rate = args[1] if len(args) > 1 else kwargs.get("lambd", 1.0)
+        rate = call.args[1] if len(call.args) > 1 else call.kwargs.get("lambd", 1.0)
         with torch._C._DisableTorchDispatch():
             torch._C.TensorBase.masked_fill_(out, torch._C.TensorBase.eq(out, 0), TINY / rate)
     return out

@@ -15,7 +15,7 @@ import torch
 from torch._prims_common.wrappers import _maybe_resize_out
 
 from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel, substituted
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, Result
 from windtunnel.seam.torch.plans.halves import HALVES, wide
 
 Tensor = torch.Tensor

@@ -10,9 +10,9 @@ import torch
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.dispatch.moves import fetch
 from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel, substituted
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.dtypes import INTEGERS, WIDE
-from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.tags import device_of
 
 Tensor = torch.Tensor
@@ -35,14 +35,14 @@ def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
 _counting, VALUES = substituted([NAME], _kernel)
 
 
-def histc(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def histc(dispatch: Dispatch, call: Call) -> object:
     """aten::histc, which waits for the least and the greatest value where it is given no bounds."""
-    given = {**dict(zip(plan.names, args, strict=False)), **kwargs}
+    given = call.named()
     tensor = given["self"]
     if device_of(tensor) >= 0 and tensor.numel() and given.get("min", 0) == given.get("max", 0):
         for _ in ("min", "max"):
-            fetch(dispatch.state, tensor, plan.name, 1)
-    return _counting[NAME](dispatch, plan, func, args, kwargs)
+            fetch(dispatch.state, tensor, call.plan.name, 1)
+    return _counting[NAME](dispatch, call)
 
 
 HANDLERS = {NAME: histc}

@@ -17,7 +17,7 @@ import torch
 
 from windtunnel.seam.torch.kernels.attention_checks import UNTOLD
 from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel, substituted
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, Result
 
 Tensor = torch.Tensor
 aten = torch.ops.aten

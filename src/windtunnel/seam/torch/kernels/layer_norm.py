@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel, substituted
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, Result
 from windtunnel.seam.torch.plans.halves import HALVES, narrow, wide
 from windtunnel.seam.torch.tags import device_of
 from windtunnel.seam.torch.type_names import scalar_type

@@ -24,9 +24,9 @@ from torch.autograd.forward_ad import unpack_dual
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.dispatch.parts import COMPOSITE, restore_dispatch_keys
 from windtunnel.seam.torch.kernels.composite_checks import beside
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.arguments import OpOverload
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.messages import two_devices
-from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import FLOATING, device_of
 
@@ -39,16 +39,16 @@ TOLERANCES = {"rcond", "atol", "rtol"}
 RANK = aten.linalg_matrix_rank
 
 
-def with_views(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def with_views(dispatch: Dispatch, call: Call) -> object:
     """Run an operator of `MAKING_VIEWS` as it runs where there is no mode."""
-    given = dict(zip(plan.names, args, strict=False)) | kwargs
-    out = kwargs.get("out")
-    if isinstance(out, Tensor) and isinstance(args[0], Tensor):
-        beside("linalg_pinv", out, args[0])
+    given = call.named()
+    out = call.kwargs.get("out")
+    if isinstance(out, Tensor) and isinstance(call.args[0], Tensor):
+        beside("linalg_pinv", out, call.args[0])
     for name in TOLERANCES & given.keys():
-        _beside_input(args[0], given[name])
+        _beside_input(call.args[0], given[name])
     with restore_dispatch_keys(dispatch.state):
-        return dispatch.general(plan, func, args, kwargs)
+        return dispatch.general(call)
 
 
 def _beside_input(input: object, tolerance: object) -> None:

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.arguments import OpOverload
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.halves import wide
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of
 
@@ -54,11 +54,11 @@ def count_nonzero(input: Tensor, dim: list[int] | int | None = None) -> Tensor:
 def in_parts(function: Callable[..., object]) -> Handler:
     """A handler that runs an operator as its parts, on a device."""
 
-    def handler(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-        if "out" in kwargs or all(device_of(tensor) < 0 for tensor in tensors_in((*args, *kwargs.values()))):
-            return dispatch.general(plan, func, args, kwargs)
+    def handler(dispatch: Dispatch, call: Call) -> object:
+        if "out" in call.kwargs or all(device_of(tensor) < 0 for tensor in call.tensors()):
+            return dispatch.general(call)
         with dispatch.parts:
-            return function(*args, **kwargs)
+            return function(*call.args, **call.kwargs)
 
     return handler
 

@@ -18,7 +18,7 @@ import torch
 from torch._prims_common.wrappers import _maybe_resize_out as resized
 
 from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel, substituted
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, Result
 from windtunnel.seam.torch.plans.dtypes import FLOATING
 from windtunnel.seam.torch.plans.halves import HALVES, in_float32
 from windtunnel.seam.torch.scratch.cublaslt import LT_UNIFIED, addmm
@@ -48,7 +48,7 @@ class WithDtype(SubstituteKernel):
             raise RuntimeError(OUT_DTYPES)
         if len(tensors) == 3 and tensors[0].dtype not in (dtype, first.dtype):
             raise RuntimeError(OTHER_SELF.format("batch1" if first.dim() == 3 else "mat1"))
-        made = self._overloadpacket(*(tensor.to(dtype) for tensor in tensors), **scales)
+        made = self.func._overloadpacket(*(tensor.to(dtype) for tensor in tensors), **scales)
         return made if out is None else out.resize_(made.shape).copy_(made)
 
 

@@ -20,10 +20,10 @@ from windtunnel.seam.torch.dispatch.moves import fetch
 from windtunnel.seam.torch.dispatch.parts import COMPOSITE
 from windtunnel.seam.torch.kernels.recurrent_cells import stacked
 from windtunnel.seam.torch.kernels.recurrent_space import LSTM, Pieces, pieces
-from windtunnel.seam.torch.kernels.recurrent_values import MODES, backward_values, forward_values, named, shapes
-from windtunnel.seam.torch.plans.call import Arguments, Cast, Keywords, OpOverload
+from windtunnel.seam.torch.kernels.recurrent_values import MODES, backward_values, forward_values, shapes
+from windtunnel.seam.torch.plans.arguments import Arguments, Cast, Keywords, OpOverload, tensors_in
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.messages import device_name
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import CPU, FLOATING, TRACED, device_of, disable_torch_function, storage_of, tag_of
 from windtunnel.seam.torch.type_names import scalar_type
@@ -178,31 +178,31 @@ def autocast_rule(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keyword
 # ---------------------------------------------------------------------------------------------- the operators
 
 
-def forward(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def forward(dispatch: Dispatch, call: Call) -> object:
     """aten::_cudnn_rnn: (output, hidden state, cell state, reserve space, weights in one buffer)."""
-    given = named(plan, args, kwargs)
+    given = call.named()
     tensor, weights, hx, cx = given["input"], given["weight"], given["hx"], given["cx"]
-    device = device_of(tensor)
+    device = call.device = device_of(tensor)
     if device < 0:
-        return func(*args, **kwargs)  # refuses that
+        return call.func(*call.args, **call.kwargs)  # refuses that
     check_devices(tensor, [t for t in (hx, cx) if t is not None], weights, dtypes=True)
     _check(given)
-    for part in tensors_in(args):
+    for part in tensors_in(call.args):
         if tag_of(part).device == FLOATING:
             dispatch.tag(part, device)
-    out = forward_values(dispatch, plan, func, args, kwargs, device)
+    out = forward_values(dispatch, call)
     output, hy, cy, reserve, buffer = out
     dispatch.tag((output, hy, cy, buffer, reserve), device)
-    dispatch.submit(plan, func, (*args[:3], None, *args[4:]), kwargs, out[:4], device, None)
+    dispatch.submit(call.but(args=(*call.args[:3], None, *call.args[4:])), out[:4])
     return out
 
 
-def backward(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def backward(dispatch: Dispatch, call: Call) -> object:
     """aten::_cudnn_rnn_backward: gradients of input, hidden state, cell state and weights."""
-    given = named(plan, args, kwargs)
-    device = device_of(given["input"])
+    given = call.named()
+    device = call.device = device_of(given["input"])
     if device < 0:
-        return func(*args, **kwargs)  # refuses that
+        return call.func(*call.args, **call.kwargs)  # refuses that
     grads = [given[name] for name in ("grad_output", "grad_hy", "grad_cy")]
     if all(grad is None for grad in grads):
         zeros = [torch.zeros(w.shape, dtype=w.dtype, device="cpu") for w in given["weight"] if given["output_mask"][3]]
@@ -210,39 +210,39 @@ def backward(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, 
         return None, None, None, zeros
     if not given["train"]:
         raise RuntimeError(TRAINING)
-    for part in tensors_in(args):
+    for part in tensors_in(call.args):
         if tag_of(part).device == FLOATING:
             dispatch.tag(part, device)
-    out = backward_values(dispatch, plan, func, args, kwargs, device)
+    out = backward_values(dispatch, call)
     dispatch.tag(out, device)
     shared = storage_of(given["weight_buf"])._cdata == storage_of(given["weight"][0])._cdata
-    counted = (*args[:3], None, *args[4:]) if shared else args
-    dispatch.submit(plan, func, counted, kwargs, out, device, None)
+    counted = (*call.args[:3], None, *call.args[4:]) if shared else call.args
+    dispatch.submit(call.but(args=counted), out)
     return out
 
 
-def dropout_state(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def dropout_state(dispatch: Dispatch, call: Call) -> object:
     """aten::_cudnn_init_dropout_state: the random states of all threads, here the seed and how often it was used."""
     state = dispatch.state
-    device = state.index(kwargs.get("device"))
+    device = state.index(call.kwargs.get("device"))
     if device == CPU:
-        return func(*args, **kwargs)  # refuses that
+        return call.func(*call.args, **call.kwargs)  # refuses that
     size = STATES_BYTES_PER_SM * state.device(device).gpu.sm_count
     with disable_torch_function():
         out = torch.empty(size, dtype=torch.uint8, device="meta" if state.no_data else "cpu")
         if not state.no_data:
-            out[:16].view(torch.int64).copy_(torch.tensor([args[2], 0], dtype=torch.int64, device="cpu"))
+            out[:16].view(torch.int64).copy_(torch.tensor([call.args[2], 0], dtype=torch.int64, device="cpu"))
     dispatch.tag(out, device)
-    dispatch.submit(plan, func, args, {}, out, device, None)
+    dispatch.submit(call.but(kwargs={}, device=device), out)
     return out
 
 
-def flatten_weights(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def flatten_weights(dispatch: Dispatch, call: Call) -> object:
     """aten::_cudnn_rnn_flatten_weight: all weights of a recurrent layer become pieces of one new buffer."""
-    given = named(plan, args, kwargs)
+    given = call.named()
     weights = given["weight_arr"]
     if device_of(weights[0]) < 0:
-        return func(*args, **kwargs)  # refuses that
+        return call.func(*call.args, **call.kwargs)  # refuses that
     place = pieces(weights, given["weight_stride0"], given["mode"], given["hidden_size"])
     with dispatch.parts:
         buffer = torch.zeros(place.numel, dtype=weights[0].dtype, device=weights[0].device)

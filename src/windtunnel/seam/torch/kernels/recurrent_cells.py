@@ -15,9 +15,9 @@ import torch
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.dispatch.parts import COMPOSITE
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.arguments import Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.halves import wide
-from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import TRACED, device_of
 
@@ -88,15 +88,15 @@ def _added(one: Tensor, two: Tensor, *biases: Tensor | None) -> Tensor:
     return found
 
 
-def with_biases(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def with_biases(dispatch: Dispatch, call: Call) -> object:
     """The backward operators: the biases' gradients are sums of their own."""
-    *others, has_bias = args
-    if not has_bias or all(device_of(one) < 0 for one in args if isinstance(one, Tensor)):
-        return dispatch.general(plan, func, args, kwargs)
+    *others, has_bias = call.args
+    if not has_bias or all(device_of(one) < 0 for one in call.args if isinstance(one, Tensor)):
+        return dispatch.general(call)
     with dispatch.parts:
-        gates = func(*others, False)
+        gates: Result = call.func(*others, False)
         first, second = gates[0], gates[1]
-        if plan.name.endswith("_impl"):
+        if call.plan.name.endswith("_impl"):
             return first, second, first.sum(0)
         return *gates[:3], first.sum(0), second.sum(0)
 

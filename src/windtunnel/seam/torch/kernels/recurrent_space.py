@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import torch
 
-from windtunnel.seam.torch.plans.call import Keywords
-from windtunnel.seam.torch.scratch.need import Call, Need, Row, size_of
+from windtunnel.seam.torch.plans.arguments import Keywords
+from windtunnel.seam.torch.scratch.need import Demand, Need, Row, size_of
 
 RNN_MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
 """cudnnRNNMode_t."""
@@ -79,7 +79,7 @@ def reserve_bytes(given: Keywords) -> int:
     return int(cells * given["hidden_size"] * numbers * given["input"].element_size())
 
 
-def workspace(call: Call) -> Need:
+def workspace(call: Demand) -> Need:
     """What either pass takes while it runs: the matrices once more, and some numbers of each text and unit.
 
     An input whose steps do not come first is copied before. The bound is widened by as much again, and by the reserve

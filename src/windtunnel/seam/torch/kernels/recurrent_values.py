@@ -10,8 +10,8 @@ import torch
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.dispatch.parts import COMPOSITE
 from windtunnel.seam.torch.kernels.recurrent_space import RNN_MODES, pieces, reserve_bytes
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.plans.plan import Plan
+from windtunnel.seam.torch.plans.arguments import Keywords
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.state.positions import MASK, MIXER
 from windtunnel.seam.torch.tags import disable_torch_function
 
@@ -26,16 +26,9 @@ AUTOGRAD = tuple(getattr(C.DispatchKey, name) for name in KEYS)
 """What PyTorch leaves out below its autograd, where the dispatch mode is called."""
 
 
-def named(plan: Plan, args: Arguments, kwargs: Keywords) -> Keywords:
-    """An operator's arguments by name."""
-    return {**dict(zip(plan.names, args, strict=False)), **kwargs}
-
-
-def forward_values(
-    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-) -> tuple[object, ...]:
+def forward_values(dispatch: Dispatch, call: Call) -> tuple[object, ...]:
     """What the operator gives, computed on the CPU; without data, shapes alone."""
-    arguments = named(plan, args, kwargs)
+    arguments = call.named()
     tensor, hx, cx, buffer = arguments["input"], arguments["hx"], arguments["cx"], arguments["weight_buf"]
     with _inside(dispatch) as where:
         sizes = shapes(arguments)
@@ -65,11 +58,9 @@ def forward_values(
     return _steps_first(arguments, output), hy, cy, reserve, buffer
 
 
-def backward_values(
-    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-) -> tuple[object, ...]:
+def backward_values(dispatch: Dispatch, call: Call) -> tuple[object, ...]:
     """The same of the backward operator. All gradients of weights are pieces of one buffer, as cuDNN's are."""
-    arguments = named(plan, args, kwargs)
+    arguments = call.named()
     tensor, hx, cx, weights = arguments["input"], arguments["hx"], arguments["cx"], arguments["weight"]
     with _inside(dispatch) as where:
         steps = _steps_first(arguments, tensor)

@@ -14,8 +14,8 @@ import torch
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.plans.plan import BUILT_IN, registered, tensors_in
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, tensors_in
+from windtunnel.seam.torch.plans.plan import BUILT_IN, registered
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from windtunnel.seam.torch.plans.call import OpOverload
+from windtunnel.seam.torch.plans.arguments import OpOverload
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of
 

@@ -15,7 +15,7 @@ import torch
 from windtunnel.seam.torch.dispatch.parts import COMPOSITE
 from windtunnel.seam.torch.kernels.registered_gradients import ON_CUDA, Key, Keys
 from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel, substituted
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, Result
 from windtunnel.seam.torch.plans.halves import narrow, wide
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of

@@ -17,8 +17,8 @@ import torch
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.kernels import scaled_checks as checks
 from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, tensors_in
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.tags import device_of
 
 Tensor = torch.Tensor
@@ -138,10 +138,10 @@ class ScaledProduct(SubstituteKernel):
         return rounded(result, self.dtype)
 
 
-def chosen(dispatch: Dispatch, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> ScaledProduct:
+def chosen(dispatch: Dispatch, call: Call) -> ScaledProduct:
     """The kernel of a call, which is refused where CUDA refuses it."""
-    arguments = named(func, args, kwargs)
-    capability = dispatch.machine.devices[device].gpu.compute_capability
+    arguments = named(call.plan.func, call.args, call.kwargs)
+    capability = dispatch.machine.devices[call.device].gpu.compute_capability
     one, two, bias, fast = arguments["self"], arguments["mat2"], arguments["bias"], arguments["use_fast_accum"]
     out: Tensor | None = arguments.get("out")
     stated: torch.dtype | None = arguments["out_dtype"]
@@ -157,23 +157,22 @@ def chosen(dispatch: Dispatch, func: OpOverload, args: Arguments, kwargs: Keywor
     else:
         pair = arguments["scale_a"], arguments["scale_b"]
         scales = checks.first_version(capability, one, two, *pair, bias, arguments["scale_result"], dtype, fast)
-    return ScaledProduct(func, scales, dtype or one.dtype)
+    return ScaledProduct(call.plan.func, scales, dtype or one.dtype)
 
 
-def multiply(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def multiply(dispatch: Dispatch, call: Call) -> object:
     """A product on a device by its definition; one on the host by PyTorch's own kernel."""
-    device = device_in(args, kwargs)
+    device = device_in(call.args, call.kwargs)
     if device < 0:
-        return dispatch.general(plan, func, args, kwargs)
-    dispatch.scan(plan, func, args, kwargs)
-    return dispatch.general(plan, chosen(dispatch, func, args, kwargs, device), args, kwargs)  # type: ignore[arg-type]
+        return dispatch.general(call)
+    dispatch.scan(call)
+    call.device = device
+    return dispatch.general(call.but(func=chosen(dispatch, call)))
 
 
-def replayed(
-    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-) -> object:
+def replayed(dispatch: Dispatch, call: Call) -> object:
     """The same in a graph's replay."""
-    return dispatch.call(plan, chosen(dispatch, func, args, kwargs, device), args, kwargs, device)
+    return dispatch.compute(call.but(func=chosen(dispatch, call)))
 
 
 NAMES = ("aten::_scaled_mm", "aten::_scaled_mm_v2")

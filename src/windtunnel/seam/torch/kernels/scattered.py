@@ -11,8 +11,8 @@ import torch
 
 from windtunnel.seam.torch.dispatch.asserts import guarded
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.plans.plan import Plan
+from windtunnel.seam.torch.plans.arguments import OpOverload
+from windtunnel.seam.torch.plans.call import Call
 
 aten = torch.ops.aten
 SCATTERING = frozenset({"GatherBackward0", "IndexBackward0", "IndexSelectBackward0", "TakeBackward0"})
@@ -24,15 +24,15 @@ IN_PLACE: dict[str, OpOverload] = {
 }
 
 
-def scattered(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def scattered(dispatch: Dispatch, call: Call) -> object:
     """Add into the fresh zeros themselves where autograd asks for a copy of them."""
     node = torch._C._current_autograd_node()
     if node is None or torch.is_grad_enabled() or node.name() not in SCATTERING:
-        return guarded(dispatch, plan, func, args, kwargs)
-    direct = IN_PLACE[plan.name]
+        return guarded(dispatch, call)
+    direct = IN_PLACE[call.plan.name]
     known = dispatch.plans.get(id(direct)) or dispatch.plan(direct)
-    guarded(dispatch, known, direct, args, kwargs)
-    return args[0]
+    guarded(dispatch, Call(known, direct, call.args, call.kwargs))
+    return call.args[0]
 
 
 HANDLERS = dict.fromkeys(IN_PLACE, scattered)

@@ -10,11 +10,11 @@ import torch
 
 from windtunnel.seam.torch.scratch import cub
 from windtunnel.seam.torch.scratch.native import LONG, NATIVE, length_of
-from windtunnel.seam.torch.scratch.need import NOTHING, Call, Need, Row, size_of
+from windtunnel.seam.torch.scratch.need import NOTHING, Demand, Need, Row, size_of
 from windtunnel.seam.torch.tags import VERSION
 
 
-def sorting(call: Call) -> Need:
+def sorting(call: Demand) -> Need:
     """A row's places; above 4096 elements a row what `_long_sort` takes, and copies of what is not contiguous."""
     tensor, length = call.inputs[0], length_of(call)
     if tensor.numel() == 0 or tensor.dim() == 0:
@@ -28,7 +28,7 @@ def sorting(call: Call) -> Need:
     return Need((*copies, *found.sizes), found.unsure)
 
 
-def _long_sort(count: int, length: int, key: int, call: Call) -> Need:
+def _long_sort(count: int, length: int, key: int, call: Demand) -> Need:
     """One sort a row, with its places; all at once by row and place; or each row by a block of threads."""
     rows = count // length
     pairs = cub.radix_sort(count, key, LONG, call.gpu)
@@ -47,7 +47,7 @@ ONE_HISTOGRAM = (2, 10)
 """The first PyTorch in which a kernel of its own adds up what blocks count, without semaphores (pytorch#164459)."""
 
 
-def topk(call: Call) -> Need:
+def topk(call: Demand) -> Need:
     """What several blocks of a row tell each other; nothing where one block does it. Then a sort of what was found."""
     tensor, length = call.inputs[0], length_of(call)
     rows = tensor.numel() // max(1, length)
@@ -61,7 +61,7 @@ def topk(call: Call) -> Need:
     return Need((rows * key, told, 8 * rows, 2 * rows * max(4, key), 2 * BLOCK * blocks, *counts))
 
 
-def median(call: Call) -> Need:
+def median(call: Demand) -> Need:
     """The median of everything sorts a copy; along a dimension a selection needs nothing."""
     tensor = call.inputs[0]
     count, key = tensor.numel(), tensor.element_size()
@@ -71,13 +71,13 @@ def median(call: Call) -> Need:
     return Need((count * key, LONG * count, *found.sizes), found.unsure)
 
 
-def mode(call: Call) -> Need:
+def mode(call: Demand) -> Need:
     """Long rows are sorted by Thrust, whose buffers are not known: as much again may be taken."""
     tensor = call.inputs[0]
     return Need(unsure=size_of(tensor) + LONG * tensor.numel()) if length_of(call) > 2048 else NOTHING
 
 
-def unique(call: Call) -> Need:
+def unique(call: Demand) -> Need:
     """The largest of three moments (sorting, numbering, packing), less what is then returned."""
     tensor = call.inputs[0]
     count, size = tensor.numel(), size_of(tensor)
@@ -91,7 +91,7 @@ def unique(call: Call) -> Need:
     return Need((max(0, most - sum(map(size_of, call.outputs))),), unsure)
 
 
-def unique_rows(call: Call) -> Need:
+def unique_rows(call: Demand) -> Need:
     """Places and their order, sorted by Thrust; its buffers may be as large again."""
     size = LONG * call.inputs[0].numel()
     return Need(unsure=size_of(call.inputs[0]) + 2 * size)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.tags import device_of
 
 Choose = Callable[[OpOverload, Arguments, Keywords], Any]
 """The operator that it is given, or a `SubstituteKernel` in its place."""
-Values = Callable[[Dispatch, Plan, OpOverload, Arguments, Keywords, int], object]
+Values = Callable[[Dispatch, Call], object]
 
 
 class SubstituteKernel:
@@ -20,23 +20,21 @@ class SubstituteKernel:
 
     def __init__(self, func: OpOverload) -> None:
         self.func = func
-        self._overloadpacket = func._overloadpacket
 
 
 def substituted(names: Iterable[str], choose: Choose) -> tuple[dict[str, Handler], dict[str, Values]]:
     """(handlers, what computes them in a replay) of operators; `choose` gives the kernel for one call on a device."""
 
-    def called(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-        chosen = choose(func, args, kwargs)
-        if chosen is func and not kwargs:
-            return dispatch.plain(plan, func, args)
-        on_device = any(device_of(t) >= 0 for t in tensors_in((*args, *kwargs.values())))
-        return dispatch.general(plan, chosen if on_device else func, args, kwargs)
+    def called(dispatch: Dispatch, call: Call) -> object:
+        func = call.plan.func
+        chosen = choose(func, call.args, call.kwargs)
+        if chosen is func and not call.kwargs:
+            return dispatch.plain(call.plan, func, call.args)
+        on_device = any(device_of(t) >= 0 for t in call.tensors())
+        return dispatch.general(call.but(func=chosen) if on_device else call)
 
-    def replayed(
-        dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-    ) -> object:
-        return dispatch.call(plan, choose(func, args, kwargs), args, kwargs, device)
+    def replayed(dispatch: Dispatch, call: Call) -> object:
+        return dispatch.compute(call.but(func=choose(call.plan.func, call.args, call.kwargs)))
 
     names = tuple(names)
     return dict.fromkeys(names, called), dict.fromkeys(names, replayed)

@@ -10,17 +10,16 @@ import torch
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.dispatch.parts import restore_dispatch_keys
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.plans.plan import Plan
+from windtunnel.seam.torch.plans.call import Call
 
 
-def scaled(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def scaled(dispatch: Dispatch, call: Call) -> object:
     """A product or quotient of a tensor and a number."""
-    tensor = args[0]
+    tensor = call.args[0]
     if isinstance(tensor, torch.Tensor) and tensor._is_zerotensor():
         with restore_dispatch_keys(dispatch.state):
-            return dispatch.general(plan, func, args, kwargs)
-    return dispatch.general(plan, func, args, kwargs)
+            return dispatch.general(call)
+    return dispatch.general(call)
 
 
 HANDLERS = dict.fromkeys(("aten::mul.Scalar", "aten::div.Scalar"), scaled)

@@ -7,8 +7,7 @@ from functools import cache
 import torch
 
 from windtunnel.operators.card import card, stating
-from windtunnel.seam.torch.plans.call import Arguments
-from windtunnel.seam.torch.plans.plan import tensors_in
+from windtunnel.seam.torch.plans.arguments import Arguments, tensors_in
 from windtunnel.seam.torch.tags import VERSION
 from windtunnel.seam.torch.type_names import scalar_type
 

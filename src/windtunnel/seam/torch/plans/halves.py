@@ -7,7 +7,7 @@ from typing import overload
 
 import torch
 
-from windtunnel.seam.torch.plans.call import Kernel
+from windtunnel.seam.torch.plans.arguments import Kernel
 
 HALVES = (torch.float16, torch.bfloat16)
 cast: Kernel = torch.ops.aten._to_copy.default._op

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 import torch
 
 from windtunnel.seam.torch.plans import native_functions
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.arguments import Keywords, OpOverload, tensors_in
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.tags import CPU, FLOATING, VERSION, tag_of
 from windtunnel.seam.torch.type_names import TYPE_NAMES
 
@@ -63,12 +63,12 @@ def _sparse_sum(names: Mapping[str, object]) -> str:
     return f"add: expected '{on_host[0]}' to be a CUDA tensor, but got a CPU tensor" if on_host else ""
 
 
-def _wrong_result(plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> str:
+def _wrong_result(call: Call) -> str:
     """What a TensorIterator says of a result that its first operand cannot hold; it looks at devices after that.
 
     Source: `TensorIteratorBase::compute_types` of aten/src/ATen/TensorIterator.cpp, operand by operand.
     """
-    if plan.checked or plan.mutated != (0,):
+    if call.plan.checked or call.plan.mutated != (0,):
         return ""
 
     def without_elements(value: object) -> object:
@@ -77,7 +77,9 @@ def _wrong_result(plan: Plan, func: OpOverload, args: Arguments, kwargs: Keyword
         return torch.empty([0] * value.dim(), dtype=value.dtype, device=HOST)
 
     try:
-        func(*map(without_elements, args), **{name: without_elements(value) for name, value in kwargs.items()})
+        call.func(
+            *map(without_elements, call.args), **{name: without_elements(value) for name, value in call.kwargs.items()}
+        )
     except RuntimeError as error:
         return str(error) if str(error).startswith("result type ") else ""
     return ""
@@ -108,14 +110,14 @@ def two_devices(first: int, other: int) -> RuntimeError:
     return RuntimeError(f"{TOGETHER}found at least two devices, {device_name(first)} and {device_name(other)}!")
 
 
-def mismatch(plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> RuntimeError:
+def mismatch(call: Call) -> RuntimeError:
     """The error of an operator whose tensors lie on several devices."""
-    if plan.name in SPECIAL:
-        return RuntimeError(SPECIAL[plan.name](dict(zip(plan.names, args, strict=False)) | kwargs))
-    names = dict(zip(plan.names, args, strict=False)) | kwargs
-    if plan.name in SPARSE_SUMS and (sentence := _sparse_sum(names)):
+    if call.plan.name in SPECIAL:
+        return RuntimeError(SPECIAL[call.plan.name](call.named()))
+    names = call.named()
+    if call.plan.name in SPARSE_SUMS and (sentence := _sparse_sum(names)):
         return RuntimeError(sentence)
-    if text := _wrapper_mismatch(plan.func, names) or _wrong_result(plan, func, args, kwargs):
+    if text := _wrapper_mismatch(call.plan.func, names) or _wrong_result(call):
         return RuntimeError(text)
     places = [tag_of(tensor).device for value in names.values() for tensor in tensors_in((value,)) if _counts(tensor)]
     # A TensorIterator takes the first device that is not the CPU as the common one.

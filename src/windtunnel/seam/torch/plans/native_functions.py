@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from windtunnel.seam.torch.plans.call import OpOverload
+from windtunnel.seam.torch.plans.arguments import OpOverload
 
 COMPOSITE = frozenset(
     {"CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"}

@@ -14,7 +14,7 @@ from windtunnel.machine.memory.blocks import Block
 from windtunnel.seam.living import living
 from windtunnel.seam.torch.dispatch import observed
 from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.plans.plan import tensors_in
+from windtunnel.seam.torch.plans.arguments import tensors_in
 from windtunnel.seam.torch.profiler.times import MARK, Death, FailedRequest, SeamMark, Taken
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import Tag, storage_of, tag_of

@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 import torch
 
 from windtunnel.errors import UnsupportedError
-from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.arguments import Arguments, Kernel, Keywords, tensors_in
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.rehearsal import library_questions
 from windtunnel.seam.torch.rehearsal.known import MOST, OVERWRITING, KnownValues, fills_its_memory
 from windtunnel.seam.torch.state.state import State
@@ -88,34 +88,34 @@ class Assumptions:
         self.exact = KnownValues()
         self.known: WeakKeyDictionary[Tag, tuple[str, Number]] = WeakKeyDictionary()
 
-    def ran(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, out: object, device: int) -> None:
+    def ran(self, call: Call, out: object) -> None:
         """An operator was run on shapes: learn of its results, forget what it wrote over."""
         exact = self.exact
-        name = plan.name.removesuffix("_")
+        name = call.plan.name.removesuffix("_")
         may_tell = self.known or name in TELLING or (exact.any and name in ABSORBING)
-        found = self._result(name, args, kwargs, out) if may_tell else None
-        may_begin = exact.any or plan.card.exact == "from shapes" or plan.name in BRINGING
-        made = exact.ran(plan, func, args, kwargs, out) if may_begin else ()
+        found = self._result(name, call.args, call.kwargs, out) if may_tell else None
+        may_begin = exact.any or call.plan.card.exact == "from shapes" or call.plan.name in BRINGING
+        made = exact.ran(call, out) if may_begin else ()
         absent = name == SOUGHT and bool(exact.guess)  # what was guessed is none of the special elements
         for tensor, values in zip(tensors_in((out,)), () if absent else made, strict=False):
             if exact.can_keep(tensor):
-                exact.keep(self._placed(tensor, device), values, exact.guess)
-        if plan.name == UNSCALE:
-            self.known[tag_of(args[1])] = "overflow", False
+                exact.keep(self._placed(tensor, call.device), values, exact.guess)
+        if call.plan.name == UNSCALE:
+            self.known[tag_of(call.args[1])] = "overflow", False
             return
-        for position in plan.mutated:
-            for tensor in tensors_in((args[position],)):
+        for position in call.plan.mutated:
+            for tensor in tensors_in((call.args[position],)):
                 self.known.pop(tag_of(tensor), None)
         if found is None:
             return
-        *_, last = [self._placed(tensor, device) for tensor in tensors_in((out,))]
+        *_, last = [self._placed(tensor, call.device) for tensor in tensors_in((out,))]
         tag = tag_of(last)
         if exact.of(last) is not None:
             return
         what, number = found
         exact.guess = what if what in GUESSED else ""
         if exact.guess and exact.can_keep(last):
-            exact.keep(last, guessed(name, number, args, kwargs, last), what)
+            exact.keep(last, guessed(name, number, call.args, call.kwargs, last), what)
         elif fills_its_memory(last):
             self.known[tag] = found
 

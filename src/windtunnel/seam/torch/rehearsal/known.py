@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 import torch
 
-from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.arguments import tensors_in
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.tags import Storage, is_physically_meta, storage_of, tag_of
 
 Tensor = torch.Tensor
@@ -79,36 +79,37 @@ class KnownValues:
         storage._wt_values = None
         storage._wt_zeros = False
 
-    def ran(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, out: object) -> tuple[Tensor, ...]:
+    def ran(self, call: Call, out: object) -> tuple[Tensor, ...]:
         """An operator was run on shapes: run it on the values that are known; those of its new results in `out`."""
-        mutated = [tensor for place in plan.mutated for tensor in tensors_in((args[place],))]
-        if not mutated and not plan.fresh:
+        mutated = [tensor for place in call.plan.mutated for tensor in tensors_in((call.args[place],))]
+        if not mutated and not call.plan.fresh:
             return ()  # a view of what is known
-        self.brings = not plan.factory and plan.card.exact != "from shapes" and plan.name not in MAKING
-        self.guess = next(filter(None, map(self.guessed, filter(is_physically_meta, tensors_in(args)))), "")
+        self.brings = not call.plan.factory and call.plan.card.exact != "from shapes" and call.plan.name not in MAKING
+        self.guess = next(filter(None, map(self.guessed, filter(is_physically_meta, tensors_in(call.args)))), "")
         if not mutated and not any(map(self.can_keep, tensors_in((out,)))):
-            if plan.name in ZEROS and isinstance(out, Tensor):  # they would take the tensor's memory on the host
+            if call.plan.name in ZEROS and isinstance(out, Tensor):  # they would take the tensor's memory on the host
                 self.any = self.any or out.numel() == 1
                 storage_of(out)._wt_zeros = self.any
             return ()
-        if plan.name in OVERWRITING and self._overwritten(args[0], *args[1:2]):
+        if call.plan.name in OVERWRITING and self._overwritten(call.args[0], *call.args[1:2]):
             return ()
-        taken = self._taken(plan, args, kwargs)
+        taken = self._taken(call)
         if taken is None:
             self.forget(mutated)
             return ()
-        made = func(*taken, **{name: value for name, value in kwargs.items() if name not in ("device", "pin_memory")})
+        kwargs = {name: value for name, value in call.kwargs.items() if name not in ("device", "pin_memory")}
+        made = call.func(*taken, **kwargs)
         if self.guess:
             for tensor in mutated:
                 storage_of(tensor)._wt_guess = self.guess
         return () if mutated else tuple(tensors_in((made,)))
 
-    def computed(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords) -> object | None:
+    def computed(self, call: Call) -> object | None:
         """An operator's result on the host, where all that it takes is known and stands for nothing else."""
-        if any(map(self.guessed, tensors_in(args))):
+        if any(map(self.guessed, tensors_in(call.args))):
             return None
-        taken = self._taken(plan, args, kwargs)
-        return None if taken is None else func(*taken, **kwargs)
+        taken = self._taken(call)
+        return None if taken is None else call.func(*taken, **call.kwargs)
 
     def _zeros(self, tensor: Tensor) -> Tensor | None:
         """The values of a large tensor of zeros that meets indices which were guessed."""
@@ -125,16 +126,15 @@ class KnownValues:
         self.keep(to, values if isinstance(values, Tensor) else torch.tensor(values), self.guess)
         return True
 
-    def _taken(self, plan: Plan, args: Arguments, kwargs: Keywords) -> list[object] | None:
+    def _taken(self, call: Call) -> list[object] | None:
         """An operator's arguments with values in them; None where it is none of ours, or one is unknown."""
-        if not plan.card.exact:
-            return None
-        if any(isinstance(value, Tensor) for value in kwargs.values()):
+        exact = call.plan.card.exact
+        if not exact or any(isinstance(value, Tensor) for value in call.kwargs.values()):
             return None
         taken: list[object] = []
-        for place, value in enumerate(args):
+        for place, value in enumerate(call.args):
             found = self._valued(value)
-            if place == 0 and found is None and plan.card.exact == "from shapes" and isinstance(value, Tensor):
+            if place == 0 and found is None and exact == "from shapes" and isinstance(value, Tensor):
                 found = torch.empty(value.shape, dtype=value.dtype)
             if found is None and value is not None:
                 return None

@@ -16,9 +16,11 @@ from windtunnel.errors import UnsupportedError
 from windtunnel.seam.torch.dispatch.deviations import Deviations
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.dispatch.moves import fetch, local_scalar
-from windtunnel.seam.torch.plans.call import Arguments, Kernel, Keywords, OpOverload, Result
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, Result, tensors_in
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.convolutions import OPERANDS, laid_out
-from windtunnel.seam.torch.plans.plan import Plan, on_cpu, tensors_in
+from windtunnel.seam.torch.plans.plan import Plan
+from windtunnel.seam.torch.plans.signature import on_cpu
 from windtunnel.seam.torch.rehearsal.assumptions import KEEP_SHAPES, Assumptions, refusal
 from windtunnel.seam.torch.rehearsal.shape_functions import SHAPES
 from windtunnel.seam.torch.rehearsal.shapes import ShapeMemory, memory_for
@@ -76,94 +78,99 @@ class DatalessDispatch(Dispatch):
         return other
 
     def plan(self, func: OpOverload) -> Plan:
-        """The plan of an operator; every one is run by `call`, where meta kernels see the physical device."""
+        """The plan of an operator; every one is run by `compute`, where meta kernels see the physical device."""
         plan = super().plan(func)
         if plan.handler is None and not plan.name.startswith(DECIDED_ELSEWHERE) and (memory := memory_for(plan)):
             self.memories[id(func)] = memory
         plan.builtin, plan.called = False, True
         return plan
 
-    def create(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> Result:
+    def create(self, call: Call) -> Result:
         """As with data; what C++ makes "on meta" inside a composite lives where its inputs do, or floats."""
-        wanted = kwargs.get("device")
-        if wanted is None or wanted.type != "meta" or self.local.explicit or named(kwargs):
-            return super().create(plan, func, args, kwargs, device)
-        out = self._computed(plan, func, args, dict(kwargs), device if device >= 0 else FLOATING)
-        if device >= 0:
-            self.tag(out, device)
-            if plan.kernel:
-                self.submit(plan, func, args, kwargs, out, device, None)
+        wanted = call.kwargs.get("device")
+        if wanted is None or wanted.type != "meta" or self.local.explicit or named(call.kwargs):
+            return super().create(call)
+        call.kwargs = dict(call.kwargs)
+        if call.device < 0:
+            call.device = FLOATING
+        out = call.out = self._computed(call)
+        if call.device >= 0:
+            self.tag(out, call.device)
+            if call.plan.kernel:
+                self.submit(call, out)
         else:
             for tensor in tensors_in((out,)):
                 storage_of(tensor)._wt = Tag(FLOATING, 0)
-            self.local.host.now_ns += on_cpu(self.machine, plan, func, args, kwargs, out)
+            self.local.host.now_ns += on_cpu(self.machine, call)
         return out
 
-    def call(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> Result:
+    def compute(self, call: Call) -> Result:
         """Run an operator on a device without values, or one on the host with them."""
-        if device < 0:
-            return self._to_host(plan, func, args, kwargs)
-        memory = self.memories.get(id(func))
+        if call.device < 0:
+            return self._to_host(call)
+        memory = self.memories.get(id(call.func))
         if memory is None or self.local.valued or modes_below():
-            return self._computed(plan, func, args, kwargs, device)
-        key = memory.key(args, kwargs)
+            return self._computed(call)
+        key = memory.key(call.args, call.kwargs)
         if key is None:
-            return self._computed(plan, func, args, kwargs, device)
+            return self._computed(call)
         shapes = memory.known.get(key)
         if shapes is not None:
-            out = shapes.new(args)
-            self.state.assumptions.ran(plan, func, args, kwargs, out, device)
+            out = shapes.new(call.args)
+            self.state.assumptions.ran(call, out)
             return out
-        out = self._computed(plan, func, args, kwargs, device)
+        out = self._computed(call)
         if key not in memory.known:
-            memory.keep(key, plan, args, out)
+            memory.keep(key, call.plan, call.args, out)
         return out
 
-    def _computed(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> object:
+    def _computed(self, call: Call) -> object:
         """What an operator's kernel gives: that of meta tensors, or the CPU's where there are values."""
-        if self.local.valued or _have_values((*args, *kwargs.values())):
-            return super().call(plan, func, args, kwargs, max(device, 0))
-        if plan.name in SHAPED_BY_VALUES or _counts(plan.name, args, kwargs):
-            return self._shaped_by_values(plan, func, args, kwargs, device)
-        if "device" in kwargs:
-            kwargs["device"] = META
-        out = self._on_shapes(plan, func, args, kwargs)
-        self.state.assumptions.ran(plan, func, args, kwargs, out, device)
+        if self.local.valued or _have_values(call.given):
+            call.device = max(call.device, 0)
+            return super().compute(call)
+        if call.plan.name in SHAPED_BY_VALUES or _counts(call.plan.name, call.args, call.kwargs):
+            return self._shaped_by_values(call)
+        if "device" in call.kwargs:
+            call.kwargs["device"] = META
+        out = self._on_shapes(call)
+        self.state.assumptions.ran(call, out)
         return out
 
-    def _shaped_by_values(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> object:
+    def _shaped_by_values(self, call: Call) -> object:
         """The result of an operator whose shape values decide, which are all known, or the program is refused."""
         assumptions = self.state.assumptions
-        known = assumptions.exact.computed(plan, func, args, kwargs)
+        known = assumptions.exact.computed(call)
         if known is None:
-            raise UnsupportedError(refusal(self.state, f"{plan.name} decides a shape by values", KEEP_SHAPES))
+            raise UnsupportedError(refusal(self.state, f"{call.plan.name} decides a shape by values", KEEP_SHAPES))
         out = to_meta(known)
-        assumptions.ran(plan, func, args, kwargs, out, device)
+        assumptions.ran(call, out)
         return out
 
-    def _on_shapes(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords) -> object:
+    def _on_shapes(self, call: Call) -> object:
         """Run an operator's meta kernel; what masks select is all that there is."""
+        args = call.args
         local = self.local
         before = local.inner
         local.inner = True
         try:
             with disable_torch_function():
-                picked = self.state.assumptions.selected(plan.name, args, kwargs)
+                picked = self.state.assumptions.selected(call.plan.name, args, call.kwargs)
                 if picked is not None:
                     return picked
-                if _masked(plan.name, args):
-                    args = (args[0], self.state.assumptions.unmasked(plan.name, args[1]), *args[2:])
-                if (shaped := SHAPES.get(plan.name)) is not None:
-                    return shaped(*map(to_meta, args), **kwargs)
-                out = func(*map(to_meta, args), **{name: to_meta(value) for name, value in kwargs.items()})
-                if (place := OPERANDS.get(plan.name)) is not None:
+                if _masked(call.plan.name, args):
+                    args = (args[0], self.state.assumptions.unmasked(call.plan.name, args[1]), *args[2:])
+                if (shaped := SHAPES.get(call.plan.name)) is not None:
+                    return shaped(*map(to_meta, args), **call.kwargs)
+                out = call.func(*map(to_meta, args), **{name: to_meta(value) for name, value in call.kwargs.items()})
+                if (place := OPERANDS.get(call.plan.name)) is not None:
                     return laid_out(out, tensors_in(args[place : place + 2]))
-                return _within(out, args) if plan.name in REDUCED_IN_PLACE and isinstance(out, Tensor) else out
+                return _within(out, args) if call.plan.name in REDUCED_IN_PLACE and isinstance(out, Tensor) else out
         except NotImplementedError as error:
-            if isinstance(func, OpOverload) and not func._schema.returns:
+            if not call.plan.func._schema.returns:
                 return None  # it only writes, as a fused optimizer does: there is nothing to write
             raise UnsupportedError(
-                f"{plan.name} cannot be rehearsed without data: PyTorch has no meta kernel for it"
+                f"{call.plan.name} cannot be rehearsed without data: PyTorch has no meta kernel for it"
             ) from error
         finally:
             local.inner = before
@@ -180,12 +187,13 @@ class DatalessDispatch(Dispatch):
         """The answer that the user gave, for a copy that lands later."""
         return values(self.state, tensor)
 
-    def _to_host(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords) -> Result:
-        if plan.name == "aten::_to_copy" and tag_of(args[0]).device >= 0 and is_physically_meta(args[0]):
-            return values(self.state, args[0]).to(kwargs.get("dtype") or args[0].dtype)
-        if plan.name == "aten::copy_" and tag_of(args[1]).device >= 0 and is_physically_meta(args[1]):
+    def _to_host(self, call: Call) -> Result:
+        name, args = call.plan.name, call.args
+        if name == "aten::_to_copy" and tag_of(args[0]).device >= 0 and is_physically_meta(args[0]):
+            return values(self.state, args[0]).to(call.kwargs.get("dtype") or args[0].dtype)
+        if name == "aten::copy_" and tag_of(args[1]).device >= 0 and is_physically_meta(args[1]):
             return args[0].copy_(values(self.state, args[1]))
-        return super().call(plan, func, args, kwargs, -1)
+        return super().compute(call)
 
 
 def values(state: State, tensor: Tensor) -> Tensor:
@@ -194,27 +202,27 @@ def values(state: State, tensor: Tensor) -> Tensor:
     return found
 
 
-def scalar(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def scalar(dispatch: Dispatch, call: Call) -> object:
     """aten::_local_scalar_dense: the answer that the user gave."""
-    tensor = args[0]
+    tensor = call.args[0]
     if tag_of(tensor).device < 0 or not is_physically_meta(tensor):
-        return local_scalar(dispatch, plan, func, args, kwargs)
-    fetch(dispatch.state, tensor, plan.name)
+        return local_scalar(dispatch, call)
+    fetch(dispatch.state, tensor, call.plan.name)
     return torch.tensor(dispatch.state.assumptions.value(tensor), dtype=tensor.dtype, device="cpu").item()
 
 
-def truth(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+def truth(dispatch: Dispatch, call: Call) -> Result:
     """aten::equal and the like, which the host waits for: the answer that is assumed, as a truth."""
-    tensor = next((t for t in args if isinstance(t, Tensor) and tag_of(t) is not HOST_TAG), None)
+    tensor = next((t for t in call.args if isinstance(t, Tensor) and tag_of(t) is not HOST_TAG), None)
     if tensor is None or not is_physically_meta(tensor):
-        return dispatch.general(plan, func, args, kwargs)
-    if plan.name == "aten::equal" and args[0].shape != args[1].shape:
+        return dispatch.general(call)
+    if call.plan.name == "aten::equal" and call.args[0].shape != call.args[1].shape:
         return False
     if tag_of(tensor).device >= 0:
-        fetch(dispatch.state, tensor, plan.name, 1)
-    if plan.name == "aten::is_nonzero":
+        fetch(dispatch.state, tensor, call.plan.name, 1)
+    if call.plan.name == "aten::is_nonzero":
         return bool(dispatch.state.assumptions.value(tensor))
-    return dispatch.state.assumptions.alike(func, args, kwargs)
+    return dispatch.state.assumptions.alike(call.plan.func, call.args, call.kwargs)
 
 
 DATALESS_HANDLERS: dict[str, Handler] = {

@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from windtunnel.seam.torch.scratch.need import NOTHING, Call, Need
+from windtunnel.seam.torch.scratch.need import NOTHING, Demand, Need
 from windtunnel.seam.torch.tags import VERSION
 
 LT_PERSISTENT, LT_UNIFIED = (2, 9), (2, 12)
@@ -19,7 +19,7 @@ def lt_workspace_bytes() -> int:
     return (int(text) if text.isdigit() else 1024) << 10
 
 
-def fuses_bias(call: Call) -> bool:
+def fuses_bias(call: Demand) -> bool:
     """Whether `addmm` goes through cuBLASLt with the bias in its epilogue, as PyTorch decides it."""
     bias, left, right = call.inputs[:3]
     return (
@@ -33,6 +33,6 @@ def fuses_bias(call: Call) -> bool:
     )
 
 
-def addmm(call: Call) -> Need:
+def addmm(call: Demand) -> Need:
     """Each call takes a workspace of its own; from 2.9 on the handle keeps it, and from 2.12 on it is cuBLAS's."""
     return Need((lt_workspace_bytes(),), kept=VERSION >= LT_PERSISTENT) if fuses_bias(call) else NOTHING

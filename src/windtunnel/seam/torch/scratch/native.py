@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from windtunnel.seam.torch.scratch import cub
-from windtunnel.seam.torch.scratch.need import NOTHING, Call, Need, Row, size_of
+from windtunnel.seam.torch.scratch.need import NOTHING, Demand, Need, Row, size_of
 from windtunnel.seam.torch.scratch.reduce import staging
 from windtunnel.seam.torch.tags import VERSION
 
@@ -32,7 +32,7 @@ def accumulator(dtype: torch.dtype) -> int:
 # ---------------------------------------------------------------------------------------------- reductions
 
 
-def _dimensions(call: Call, tensor: torch.Tensor) -> Sequence[int]:
+def _dimensions(call: Demand, tensor: torch.Tensor) -> Sequence[int]:
     chosen = call.get("dim", call.get("dims"))
     if chosen is None or (isinstance(chosen, (list, tuple)) and not chosen):
         return range(tensor.dim())
@@ -40,7 +40,7 @@ def _dimensions(call: Call, tensor: torch.Tensor) -> Sequence[int]:
     return [d % tensor.dim() if tensor.dim() else 0 for d in chosen]
 
 
-def _reduce(call: Call, element: int, vt0: int = 4) -> Need:
+def _reduce(call: Demand, element: int, vt0: int = 4) -> Need:
     tensor = call.inputs[0]
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.dim() == 0:
         return NOTHING
@@ -48,7 +48,7 @@ def _reduce(call: Call, element: int, vt0: int = 4) -> Need:
     return Need(found) if any(found) else NOTHING
 
 
-def summing(call: Call) -> Need:
+def summing(call: Demand) -> Need:
     """Sums, products, means and norms accumulate in `acc_type`; what is summed in another type is converted first."""
     tensor, wanted = call.inputs[0], call.outputs[0].dtype if call.outputs else call.inputs[0].dtype
     low = tensor.dtype in (torch.float16, torch.bfloat16) and wanted == torch.float32
@@ -57,7 +57,7 @@ def summing(call: Call) -> Need:
     return Need((tensor.numel() * wanted.itemsize, *_reduce(call, accumulator(wanted)).sizes))
 
 
-def comparing(call: Call) -> Need:
+def comparing(call: Demand) -> Need:
     """Extremes and truths keep the input's own type; with places they are those of `indexing`.
 
     The truth of one element alone is made by a conversion, and copied.
@@ -67,22 +67,22 @@ def comparing(call: Call) -> Need:
     return _reduce(call, call.inputs[0].element_size() if len(call.outputs) == 1 else PAIR)
 
 
-def indexing(call: Call) -> Need:
+def indexing(call: Demand) -> Need:
     """Extremes with their place: a value and a 64-bit index, padded."""
     return _reduce(call, PAIR)
 
 
-def welford(call: Call) -> Need:
+def welford(call: Demand) -> Need:
     """Variances: mean, second moment and two counts; two values a thread."""
     return _reduce(call, 32 if call.inputs[0].dtype == torch.float64 else 16, 2)
 
 
-def log_sum_exp(call: Call) -> Need:
+def log_sum_exp(call: Demand) -> Need:
     """The maxima, the exponentials of all elements, and what their sum takes."""
     return Need((size_of(call.outputs[0]), size_of(call.inputs[0]), *summing(call).sizes))
 
 
-def foreach_norm(call: Call) -> Need:
+def foreach_norm(call: Demand) -> Need:
     """One partial norm a tensor and chunk of 65536 elements."""
     tensors = call.inputs
     chunks = max((-(-t.numel() // 65536) for t in tensors), default=0)
@@ -92,31 +92,31 @@ def foreach_norm(call: Call) -> Need:
 # ---------------------------------------------------------------------------------------------- losses
 
 
-def reduced_loss(call: Call) -> Need:
+def reduced_loss(call: Demand) -> Need:
     """The loss of each element, before it is reduced."""
     shapes = [tensor.shape for tensor in call.inputs[:2]]
     count = math.prod(torch.broadcast_shapes(*shapes))
     return Need((count * call.inputs[0].element_size(),)) if call.get("reduction", MEAN) else NOTHING
 
 
-def reduced_apart(call: Call) -> Need:
+def reduced_apart(call: Demand) -> Need:
     """The reduced loss, before it is copied to where the loss of each element was."""
     return Need((call.inputs[0].element_size(),)) if call.get("reduction", MEAN) else NOTHING
 
 
-def margin_loss(call: Call) -> Need:
+def margin_loss(call: Demand) -> Need:
     """The loss of each sample, before they are reduced."""
     tensor = call.inputs[0]
     reduced = call.get("reduction", MEAN) and tensor.dim() > 1
     return Need((tensor.shape[0] * tensor.element_size(),)) if reduced else NOTHING
 
 
-def softmax_backward(call: Call) -> Need:
+def softmax_backward(call: Demand) -> Need:
     """The product of gradient and result."""
     return Need((size_of(call.inputs[1]),))
 
 
-def complex_to_real(call: Call) -> Need:
+def complex_to_real(call: Demand) -> Need:
     """cuFFT writes over its input, which is copied before; a second copy brings the transformed dimension last."""
     tensor, chosen = call.inputs[0], call.get("dim")
     last = chosen[-1] % tensor.dim() == tensor.dim() - 1
@@ -126,7 +126,7 @@ def complex_to_real(call: Call) -> Need:
 # ---------------------------------------------------------------------------------------------- indices
 
 
-def accumulate(call: Call) -> Need:
+def accumulate(call: Demand) -> Need:
     """index_put with accumulate=True: a linear index, its sorted copy, two orders, and the sort's buffer."""
     if not call.get("accumulate"):
         return NOTHING
@@ -139,7 +139,7 @@ def accumulate(call: Call) -> Need:
     return Need((*(LONG * count,) * 5, buffer))
 
 
-def mask_index(call: Call) -> Need:
+def mask_index(call: Demand) -> Need:
     """A boolean index becomes the positions of its true elements, one list a dimension."""
     masks = [t for t in call.inputs[1:] if t.dtype in (torch.bool, torch.uint8)]
     if not masks:
@@ -148,13 +148,13 @@ def mask_index(call: Call) -> Need:
     return Need(tuple(LONG * rows * mask.dim() for mask in masks))
 
 
-def masked_scatter(call: Call) -> Need:
+def masked_scatter(call: Demand) -> Need:
     """The prefix sum of the mask, as 64-bit numbers."""
     count = call.inputs[0].numel()
     return Need((LONG * count, cub.scan(count, LONG))) if count else NOTHING
 
 
-def nonzero(call: Call) -> Need:
+def nonzero(call: Demand) -> Need:
     """The count, and the buffer of counting or of selecting, which come one after the other."""
     count = call.inputs[0].numel()
     return Need((4, max(cub.reduce(count, call.gpu), cub.select(count, call.gpu)))) if count else NOTHING
@@ -163,13 +163,13 @@ def nonzero(call: Call) -> Need:
 # ---------------------------------------------------------------------------------------------- sorting and sampling
 
 
-def length_of(call: Call) -> int:
+def length_of(call: Demand) -> int:
     """Elements along the operator's dimension; the last where none is given."""
     tensor = call.inputs[0]
     return int(tensor.shape[call.get("dim", -1)]) if tensor.dim() else 1
 
 
-def scanning(call: Call) -> Need:
+def scanning(call: Demand) -> Need:
     """A prefix sum over all elements is CUB's; along one dimension of several it needs nothing."""
     tensor, result = call.inputs[0], call.outputs[0]
     if not tensor.numel() or tensor.numel() != length_of(call):
@@ -177,7 +177,7 @@ def scanning(call: Call) -> Need:
     return Need((cub.scan(tensor.numel(), result.element_size(), result.dtype not in (torch.float16, torch.bfloat16)),))
 
 
-def multinomial(call: Call) -> Need:
+def multinomial(call: Demand) -> Need:
     """Draws with replacement: a copy, normalized, summed up. Others: exponential samples, and the largest of them."""
     weights, draws = call.inputs[0], int(call.get("num_samples"))
     size = size_of(weights)
@@ -188,7 +188,7 @@ def multinomial(call: Call) -> Need:
     return Need((size, size // weights.shape[-1] * draws))
 
 
-def permutation(call: Call) -> Need:
+def permutation(call: Demand) -> Need:
     """The numbers to permute, random keys, their sorted copy, and the sort's buffer."""
     result = call.outputs[0]
     count = result.numel()
@@ -203,14 +203,14 @@ def permutation(call: Call) -> Need:
 # ---------------------------------------------------------------------------------------------- normalization
 
 
-def group_norm(call: Call) -> Need:
+def group_norm(call: Demand) -> Need:
     """Two factors an image and channel."""
     images, channels = call.inputs[0].shape[:2]
     size = images * channels * accumulator(call.inputs[0].dtype)
     return Need((size, size))
 
 
-def group_norm_backward(call: Call) -> Need:
+def group_norm_backward(call: Demand) -> Need:
     """Two sums and (with a weight) a factor an image and channel, two factors an image and group."""
     grad = call.inputs[0]
     images, channels = grad.shape[:2]
@@ -221,7 +221,7 @@ def group_norm_backward(call: Call) -> Need:
     return Need((*(size,) * (3 if call.get("weight") is not None else 2), groups, groups))
 
 
-def layer_norm_backward(call: Call) -> Need:
+def layer_norm_backward(call: Demand) -> Need:
     """Partial sums for weight and bias where there are very many short rows: 32 rows a block, 32768 blocks at most."""
     tensor, weight = call.inputs[1], call.get("weight")
     width = math.prod(call.get("normalized_shape", ()))

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 from windtunnel.gpus.gpu import Gpu
-from windtunnel.seam.torch.plans.call import Arguments, Keywords
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.arguments import tensors_in
+from windtunnel.seam.torch.plans.call import Call
 
 
 class Need(NamedTuple):
@@ -35,16 +35,16 @@ class Need(NamedTuple):
 NOTHING = Need()
 
 
-class Call:
-    """One call of an operator, as a row's formula reads it: arguments by name, tensors in order, results, the GPU."""
+class Demand:
+    """A call, as a row's formula reads it: arguments by name, tensors in order, results, the GPU."""
 
     __slots__ = ("arguments", "gpu", "inputs", "name", "outputs")
 
-    def __init__(self, plan: Plan, args: Arguments, kwargs: Keywords, out: object, gpu: Gpu) -> None:
-        self.name = plan.name
-        self.arguments: Keywords = {**dict(zip(plan.names, args, strict=False)), **kwargs}
-        self.inputs = list(tensors_in((*args, *kwargs.values())))
-        self.outputs = list(tensors_in((out,)))
+    def __init__(self, call: Call, gpu: Gpu) -> None:
+        self.name = call.plan.name
+        self.arguments = call.named()
+        self.inputs = list(call.tensors())
+        self.outputs = list(tensors_in((call.out,)))
         self.gpu = gpu
 
     def get(self, name: str, default: object = None) -> Any:
@@ -65,13 +65,13 @@ class Row(NamedTuple):
     """
 
     operators: tuple[str, ...]
-    need: Callable[[Call], Need]
+    need: Callable[[Demand], Need]
     source: str
     exact: bool = True
     until: tuple[int, int] = (99, 0)
 
 
-def unknown(call: Call) -> Need:
+def unknown(call: Demand) -> Need:
     """An operator without a row: nothing is taken, and as much as all it reads and writes may be."""
     return Need(unsure=sum(size_of(t) for t in (*call.inputs, *call.outputs)
                            if t.layout is torch.strided))  # fmt: skip

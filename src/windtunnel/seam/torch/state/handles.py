@@ -7,14 +7,13 @@ with CUDA 13.0 on an H100.
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
 
 from windtunnel.operators.card import CUBLAS, CUDNN, CUFFT, CUSOLVER
-from windtunnel.seam.torch.plans.call import Arguments, Keywords
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.arguments import Keywords
+from windtunnel.seam.torch.plans.call import Call
 
 if TYPE_CHECKING:
     from windtunnel.seam.torch.state.state import State
@@ -36,16 +35,17 @@ OPERANDS = 3
 """How many tensors of a call, from the first, PyTorch looks at before it asks for a handle: none may be empty."""
 
 
-def use(state: State, plan: Plan, index: int, args: Arguments, kwargs: Keywords) -> None:
+def use(state: State, call: Call) -> None:
     """An operator takes its library's handle; raises the library's error where that must be made during a capture."""
-    library: str | None = plan.card.library
+    card, index = call.plan.card, call.device
+    library: str | None = card.library
     if not library or (index, library, state.memory.handle()) in state.memory.handles:
         return
-    operands = list(islice(tensors_in((*args, *kwargs.values())), OPERANDS))
-    if not all(tensor.numel() for tensor in operands) or (plan.card.one_matrix and operands[0].dim() > 2):
+    operands = call.tensors()[:OPERANDS]
+    if not all(tensor.numel() for tensor in operands) or (card.one_matrix and operands[0].dim() > 2):
         return
-    if plan.card.kind.name == "convolution":
-        library = _convolves_with({**dict(zip(plan.names, args, strict=False)), **kwargs})
+    if card.kind.name == "convolution":
+        library = _convolves_with(call.named())
     if library is not None:
         make(state, library, index)
 

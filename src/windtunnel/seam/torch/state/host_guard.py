@@ -14,8 +14,8 @@ import torch
 
 from windtunnel.errors import HostMemoryError
 from windtunnel.seam.host_memory import LARGE, Boundless, Room
-from windtunnel.seam.torch.plans.call import Arguments, Keywords
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, tensors_in
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.state.core import Core
 from windtunnel.seam.torch.state.memory import Memory
 from windtunnel.seam.torch.tags import BLANK, disable_torch_function, shape_of, storage_of, tag_of
@@ -50,11 +50,11 @@ class HostGuard:
         if self.room.look() < 0:
             raise self._error(index, size)
 
-    def before(self, plan: Plan, args: Arguments, kwargs: Keywords, index: int) -> None:
+    def before(self, call: Call) -> None:
         """Refuse an operator on a device whose results the host cannot hold; asked while little is left."""
-        size = self._fresh(plan, args, kwargs) + self._written(plan, args)
+        size = self._fresh(call) + self._written(call)
         if size >= LARGE:
-            self.asked(index, size)
+            self.asked(call.device, size)
 
     def asked(self, index: int, size: int) -> None:
         """Refuse a large result that the host cannot hold."""
@@ -94,11 +94,11 @@ class HostGuard:
             if tag.size >= LARGE:
                 self.room.untouched[tag] = tag.size
 
-    def _written(self, plan: Plan, args: Arguments) -> int:
+    def _written(self, call: Call) -> int:
         """The bytes of untouched pages that an operator is about to write."""
         size = 0
         if self.room.untouched:
-            for tensor in tensors_in(args[position] for position in plan.mutated):
+            for tensor in tensors_in(call.args[position] for position in call.plan.mutated):
                 tag = tag_of(tensor)
                 if tag in self.room.untouched:
                     written = min(tag.size, tensor.numel() * tensor.element_size())
@@ -107,30 +107,30 @@ class HostGuard:
                         del self.room.untouched[tag]
         return size
 
-    def _fresh(self, plan: Plan, args: Arguments, kwargs: Keywords) -> int:
+    def _fresh(self, call: Call) -> int:
         """The bytes of an operator's new tensors; of `empty` none."""
+        plan = call.plan
         if plan.view or plan.empty or not plan.fresh:
             return 0
-        given = (*args, *kwargs.values())
-        if any(tensor.is_nested or tensor.layout is not torch.strided for tensor in tensors_in(given)):
+        if any(tensor.is_nested or tensor.layout is not torch.strided for tensor in call.tensors()):
             return 0  # their sizes are decided by values; what they take is seen afterwards
-        key = plan, _shapes(args), _shapes(tuple(kwargs.values()))
+        key = plan, _shapes(call.args), _shapes(tuple(call.kwargs.values()))
         size = self._sizes.get(key)
         if size is None:
-            size = self._sizes[key] = self._by_meta(plan, args, kwargs)
+            size = self._sizes[key] = self._by_meta(call)
         return size
 
-    def _by_meta(self, plan: Plan, args: Arguments, kwargs: Keywords) -> int:
+    def _by_meta(self, call: Call) -> int:
         local = self.core.local
         before, local.inner = local.inner, True
-        given = {name: _to_meta(value) for name, value in kwargs.items()}
-        if plan.factory or "device" in given:
+        given = {name: _to_meta(value) for name, value in call.kwargs.items()}
+        if call.plan.factory or "device" in given:
             given["device"] = META
         try:
             with disable_torch_function():
-                out = plan.func(*map(_to_meta, args), **given)
+                out = call.plan.func(*map(_to_meta, call.args), **given)
         except UNKNOWN_TO_META:
-            return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(args))
+            return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(call.args))
         finally:
             local.inner = before
         return sum(storage_of(tensor).nbytes() for tensor in tensors_in((out,)))

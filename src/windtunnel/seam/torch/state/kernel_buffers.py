@@ -13,9 +13,9 @@ import torch
 from windtunnel.machine.device import Device
 from windtunnel.machine.memory.oom_text import OutOfMemory
 from windtunnel.machine.stream import Stream
-from windtunnel.seam.torch.plans.call import Arguments, Keywords
-from windtunnel.seam.torch.plans.plan import Plan
-from windtunnel.seam.torch.scratch.need import Call, Need, Row, unknown
+from windtunnel.seam.torch.plans.arguments import Arguments
+from windtunnel.seam.torch.plans.call import Call
+from windtunnel.seam.torch.scratch.need import Demand, Need, Row, unknown
 
 CUDNN, BENCHMARK = torch._C._get_cudnn_enabled, torch._C._get_cudnn_benchmark
 DETERMINISTIC = torch._C._get_deterministic_algorithms
@@ -39,26 +39,14 @@ class KernelBuffers:
         self._needs: dict[object, Need] = {}
         self.shapes: dict[Hashable, list[object]] = {}  # results of what only CUDA has, by arguments' shapes
 
-    def run(
-        self,
-        plan: Plan,
-        args: Arguments,
-        kwargs: Keywords,
-        out: object,
-        device: Device,
-        stream: Stream,
-        key: tuple[object, ...],
-    ) -> None:
+    def run(self, call: Call, device: Device, stream: Stream, key: tuple[object, ...]) -> None:
         """Account for one call of an operator that has a row, or of one that is not known."""
-        row = plan.row
-        numbers = _numbers(args)
-        if kwargs:
-            numbers += _numbers(tuple(kwargs.values()))
-        key = (*key, *numbers, CUDNN(), BENCHMARK(), DETERMINISTIC())
+        row = call.plan.row
+        key = (*key, *_numbers(call.given), CUDNN(), BENCHMARK(), DETERMINISTIC())
         need = self._needs.get(key)
         if need is None:
-            call = Call(plan, args, kwargs, out, device.gpu)
-            need = self._needs[key] = row.need(call) if isinstance(row, Row) else unknown(call)
+            demand = Demand(call, device.gpu)
+            need = self._needs[key] = row.need(demand) if isinstance(row, Row) else unknown(demand)
             if need.search:
                 _search(device, stream, need.search)
         if need.kept:
@@ -66,7 +54,7 @@ class KernelBuffers:
         elif need.sizes:
             self.take(device, stream, need.sizes, need.spare)
         if need.unsure:
-            device.at_most(device.allocator.memory_allocated() + sum(need.sizes) + need.unsure, plan.name)
+            device.at_most(device.allocator.memory_allocated() + sum(need.sizes) + need.unsure, call.plan.name)
 
     def take(self, device: Device, stream: Stream, sizes: tuple[int, ...], spare: bool = False) -> None:
         """Take these bytes and give them back; the program's out of memory where there are none, unless `spare`."""

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from windtunnel.machine.order import Access, knows
-from windtunnel.seam.torch.plans.call import Arguments, Keywords
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in
+from windtunnel.seam.torch.plans.arguments import tensors_in
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.state.core import Core
 from windtunnel.seam.torch.tags import CPU, HOST_TAG, Storage, parts_of, storage_of
 
@@ -159,16 +159,17 @@ class Late:
 
     # ------------------------------------------------------------------ what the host does meanwhile
 
-    def host_operation(self, plan: Plan, args: Arguments, kwargs: Keywords) -> None:
+    def host_operation(self, call: Call) -> None:
         """Called before an operator on host tensors runs: report what it reads too early or overwrites."""
-        if plan.view:
+        if call.plan.view:
             return
         if self.clock:
             self.land()
-        dense = (t for t in tensors_in((*args, *kwargs.values())) if t.layout is torch.strided and not t.is_nested)
+        dense = (t for t in call.tensors() if t.layout is torch.strided and not t.is_nested)
         pinned = [tensor for tensor in dense if storage_of(tensor)._wt is not HOST_TAG]
         if pinned:
-            written = {id(t) for i in plan.mutated if i < len(args) for t in tensors_in((args[i],))}
+            args = call.args
+            written = {id(t) for i in call.plan.mutated if i < len(args) for t in tensors_in((args[i],))}
             for tensor in pinned:
                 self.host_touch(tensor, id(tensor) in written)
 

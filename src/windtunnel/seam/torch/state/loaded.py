@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from windtunnel.seam.living import living
-from windtunnel.seam.torch.plans.plan import tensors_in
+from windtunnel.seam.torch.plans.arguments import tensors_in
 from windtunnel.seam.torch.state.observers import Observers
 from windtunnel.seam.torch.tags import Storage, Tag, parts_of, storage_of
 

@@ -17,8 +17,8 @@ from windtunnel.machine.machine import Range
 from windtunnel.machine.order import Access, Accesses, freed
 from windtunnel.machine.overlap import Strided, strided
 from windtunnel.machine.stream import Stream
-from windtunnel.seam.torch.plans.call import Arguments, Keywords
-from windtunnel.seam.torch.plans.plan import Plan, tensors_in, written_by
+from windtunnel.seam.torch.plans.arguments import tensors_in
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.state.blank import wrote
 from windtunnel.seam.torch.state.core import Core
 from windtunnel.seam.torch.state.late import byte_range
@@ -197,19 +197,20 @@ class Order:
         self._spent += self._window - self._left
         room = min(WATCHED, WATCHED + submitted // SELDOM - self._spent)
         self._left = self._window = room if room >= FEWEST else 0
-        machine.watching = self._left > 0 or bool(self.unfilled.names)
+        machine.watching = self._left > 0 or self.unfilled.any
 
-    def accesses(self, plan: Plan, args: Arguments, kwargs: Keywords, out: object, stream: Stream, site: int) -> None:
+    def accesses(self, call: Call, stream: Stream, site: int) -> None:
         """Tell the machine what the operator just submitted reads and writes."""
         if not self.core.machine.concurrent:
             self._watched()
-        mutated = set(map(id, written_by(plan, args, kwargs))) if plan.written or plan.card.hidden_writes else ()
+        plan = call.plan
+        mutated = set(map(id, call.written())) if plan.written or plan.card.hidden_writes else ()
         skip = 1 if plan.card.access == "writes" else 0
         reads: list[Range] = []
         writes: list[Range] = []
-        unfilled = self.unfilled if self.unfilled.names else None
+        unfilled = self.unfilled if self.unfilled.any else None
         recorded = self.core.machine.concurrent and torch.is_grad_enabled()
-        for position, value in enumerate((*args, *kwargs.values())):
+        for position, value in enumerate(call.given):
             for tensor in tensors_in((value,)):
                 if id(tensor) in mutated:
                     self._add(writes, tensor)
@@ -222,7 +223,7 @@ class Order:
                         self.leaves.used(tensor, stream)
         if plan.fresh:
             made: list[Range] = []
-            for tensor in tensors_in((out,)):
+            for tensor in tensors_in((call.out,)):
                 self._add(made, tensor)
             written(made)
             given = {id(item[0]) for item in (*reads, *writes)}

@@ -67,7 +67,9 @@ class Stacks:
 
     def __init__(self) -> None:
         self.operators = False  # whether the operator is shown, where C++ frames were asked for
-        self.dispatch: frozenset[CodeType] = frozenset()  # code whose frames know, as `func`, the operator that runs
+        self.dispatch: frozenset[CodeType] = (
+            frozenset()
+        )  # code whose frames know the operator that runs, as `call` or as `func`
         self.level = 0
         self.factories: set[str] = set()  # operators that make tensors of none
         self._names: dict[int, str] = {}
@@ -136,7 +138,8 @@ def running_function(dispatch: frozenset[CodeType], depth: int) -> torch._ops.Op
         if frame is None:
             break
         if frame.f_code in dispatch:
-            found = frame.f_locals["func"]
+            known = frame.f_locals
+            found = known["call"].plan.func if "call" in known else known["func"]
             return found if hasattr(found, "_schema") else None
         frame = frame.f_back
     return None

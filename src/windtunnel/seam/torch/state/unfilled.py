@@ -28,11 +28,13 @@ class Unfilled:
     def __init__(self, notes: Notes) -> None:
         self.notes = notes
         self.names: weakref.WeakKeyDictionary[Tag, tuple[str, int]] = weakref.WeakKeyDictionary()
+        self.any = False  # whether there may be some
         self._watched = 0
 
     def left(self, module: torch.nn.Module, site: int) -> None:
         """A module was made empty at a line."""
         self._watched = 0
+        self.any = True
         for kind, tensors in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
             for name, tensor in tensors:
                 tag = tag_of(getattr(tensor, "_local_tensor", tensor))
@@ -49,7 +51,7 @@ class Unfilled:
 
     def watched(self) -> bool:
         """One more operator was seen: whether those to come have to be."""
-        if not self.names:
+        if not self.any:
             return False
         self._watched += 1
         if self._watched % 128 == 0:
@@ -57,7 +59,8 @@ class Unfilled:
                 del self.names[tag]
             if self._watched > MOST:
                 self.names.clear()
-        return bool(self.names)
+            self.any = bool(self.names)
+        return self.any
 
 
 def _only_moves(operator: str) -> bool:

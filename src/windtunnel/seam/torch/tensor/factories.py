@@ -16,7 +16,7 @@ import torch.utils._device
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.dispatch.moves import move, numbers
-from windtunnel.seam.torch.plans.call import Arguments, Keywords
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords
 from windtunnel.seam.torch.plans.messages import device_name, two_devices
 from windtunnel.seam.torch.standins import Factory, StandIn, imported, public
 from windtunnel.seam.torch.state.state import State

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.dispatch.jit_trace import TRACER, is_on, paused
-from windtunnel.seam.torch.plans.call import Arguments, Keywords, OpOverload, Types
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, Types
 from windtunnel.seam.torch.plans.plan import numbers_as_tensors
 from windtunnel.seam.torch.state.state import State
 

@@ -12,7 +12,7 @@ from typing import NoReturn, Protocol
 
 import torch
 
-from windtunnel.seam.torch.plans.call import Arguments
+from windtunnel.seam.torch.plans.arguments import Arguments
 
 
 class CompiledTritonKernel(Protocol):

@@ -18,7 +18,7 @@ from windtunnel.seam.living import living
 from windtunnel.seam.torch.dispatch import asserts
 from windtunnel.seam.torch.dispatch.launched import Again, Capturing, LaunchPlan
 from windtunnel.seam.torch.dispatch.mode import Dispatch, emulation
-from windtunnel.seam.torch.plans.call import Arguments
+from windtunnel.seam.torch.plans.arguments import Arguments
 from windtunnel.seam.torch.state.blank import PIECES, unwritten
 from windtunnel.seam.torch.state.core import Apart
 from windtunnel.seam.torch.state.state import State

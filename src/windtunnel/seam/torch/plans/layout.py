@@ -1,0 +1,100 @@
+"""How the operands of an operator lie in memory, as far as its time depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from windtunnel.operators.card import Card
+from windtunnel.seam.torch.plans.arguments import Arguments, tensors_in
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    """Bytes of a tensor's elements, of a sparse one's values."""
+    if tensor.layout is not torch.strided:
+        return int(tensor._nnz()) * tensor.element_size() if tensor.layout is torch.sparse_coo else 0
+    return tensor.numel() * tensor.element_size()
+
+
+FOUR: torch.dtype | None = getattr(torch, "float4_e2m1fn_x2", None)
+"""Two numbers of four bits in a byte."""
+ORDERLY = (0, False, False)
+BENCHMARK: Callable[[], bool] = torch._C._get_cudnn_benchmark
+Layout = Callable[[Arguments], tuple[str, ...]]
+
+
+def channels_last(tensor: torch.Tensor) -> bool:
+    """Whether an image's or a kernel's channels lie next to each other, by its strides: 1x1 kernels are told apart.
+
+    A part of the channels of such an image counts as one.
+    """
+    if tensor.dim() not in (4, 5) or tensor.layout is not torch.strided or tensor.is_nested:
+        return False
+    strides = tensor.stride()
+    return bool(strides[1] == 1 and strides[-1] >= tensor.shape[1] > 1)
+
+
+def disorder(args: Arguments, out: object) -> tuple[int, bool, bool]:
+    """How the operands of an operator lie in memory, as far as its time depends on it.
+
+    Bytes of those of the result's size, or of parts that are concatenated or padded, whose neighbours in memory are not
+    those of the result; whether any other such operand has strides of its own, so that the kernel works out each
+    element's place; whether channels come last.
+    """
+    result = out[0] if isinstance(out, (tuple, list)) else out
+    parts = args[0] if args and isinstance(args[0], (tuple, list)) else ()
+    tensors = [one for one in (result, *args, *parts) if one.__class__ is torch.Tensor and one.layout is torch.strided]
+    if all(one.is_contiguous() for one in tensors):
+        return ORDERLY
+    if not isinstance(result, torch.Tensor) or result.layout is not torch.strided or result.is_nested:
+        return ORDERLY
+    dense, shape, strides = fastest_dimension(result), result.shape, result.stride()
+    operands = (one for one in (*args, *parts) if isinstance(one, torch.Tensor) and one.layout is torch.strided)
+    whole = [one for one in operands if not one.is_nested and one.dim() == len(shape) and _is_part(one.shape, shape)]
+    scattered = sum(bytes_of(one) for one in whole if fastest_dimension(one) != dense)
+    strided = any(one.stride() != strides for one in whole if one.shape == shape)
+    return scattered, strided, any(map(channels_last, tensors))
+
+
+def _is_part(shape: torch.Size, whole: torch.Size) -> bool:
+    """Whether a tensor of this shape may be a part of another, rather than repeated along it."""
+    return all(size == full or size > 1 for size, full in zip(shape, whole, strict=True))
+
+
+def layout_of(known: Card, names: Sequence[str]) -> Layout | None:
+    """What says how the operands of a convolution or a matrix product lie, as far as its time depends on it."""
+    if known.kind.name == "convolution":
+        return images_layout
+    if not (known.workspace and known.tf32):
+        return None
+    return partial(operands_layout, next((i for i, name in enumerate(names) if name in ("mat1", "batch1", "mat")), 0))
+
+
+def fastest_dimension(tensor: torch.Tensor) -> int:
+    """The dimension along which a tensor's elements lie next to each other, the last of several; -1 where none does."""
+    sizes = zip(tensor.stride(), tensor.shape, strict=True)
+    found = [(stride, -dim) for dim, (stride, size) in enumerate(sizes) if size > 1 and stride > 0]
+    return -min(found)[1] if found else -1
+
+
+def images_layout(args: Arguments) -> tuple[str, ...]:
+    """Whether the channels of a convolution's images or kernel come last, and whether cuDNN tries its algorithms."""
+    last = any(map(channels_last, tensors_in(args[:3])))
+    return ("channels_last",) * last + ("benchmark",) * BENCHMARK()
+
+
+def operands_layout(first: int, args: Arguments) -> tuple[str, ...]:
+    """Which operands of a matrix product lie transposed in memory, and which are the same matrix for a whole batch.
+
+    The rows of a transposed one, not its columns, are contiguous.
+    """
+    found = []
+    for which, tensor in zip("ab", args[first : first + 2], strict=False):
+        if tensor.dim() > 1 and tensor.layout is torch.strided and not tensor.is_nested:
+            if tensor.stride(-1) != 1 == tensor.stride(-2):
+                found.append(f"transposed_{which}")
+            if tensor.dim() == 3 and tensor.stride(0) == 0 and len(tensor) > 1:
+                found.append(f"shared_{which}")
+    return tuple(found)
