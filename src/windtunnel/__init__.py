@@ -13,6 +13,7 @@ from windtunnel.version import __version__ as __version__
 
 __all__ = ["Options", "Session", "emulate", "kernel", "plan", "start", "stop"]
 _HOMES = {
+    "Options": "options",
     "kernel": "described",
     "plan": "planning",
     "start": "notebook",
@@ -24,8 +25,9 @@ _HOMES = {
 if TYPE_CHECKING:
     from windtunnel.described import kernel
     from windtunnel.notebook import start, stop
+    from windtunnel.options import Options
     from windtunnel.planning import plan
-    from windtunnel.session import Options, Session, emulate
+    from windtunnel.session import Session, emulate
 
 
 def __getattr__(name: str) -> Any:

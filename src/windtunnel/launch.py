@@ -54,7 +54,7 @@ def environment(options: Mapping[str, object], folder: Path | None, base: Mappin
     """The variables under which a program and every Python that it starts emulate GPUs.
 
     Args:
-        options: fields of `session.Options` by name; what is left out has its default.
+        options: fields of `options.Options` by name; what is left out has its default.
         folder: where each process keeps its records; none are kept when None.
         base: the variables to start from; those of an outer run are replaced.
     """

@@ -62,7 +62,7 @@ class Gpus:
     """What this pytest process decided about GPUs.
 
     `spec` is what the whole run emulates, None when only single tests do. `real` is the number of real GPUs. `gates`
-    are the findings on which a test fails. `options` are further fields of `session.Options`, for every emulation.
+    are the findings on which a test fails. `options` are further fields of `options.Options`, for every emulation.
     `used` is a folder in which the processes that tests start say that they used a GPU.
     """
 
@@ -78,7 +78,7 @@ class Gpus:
         return set(os.listdir(self.used)) - {str(os.getpid())} if self.used else set()
 
     def emulation(self, spec: str) -> dict[str, object]:
-        """The fields of `session.Options` for these GPUs."""
+        """The fields of `options.Options` for these GPUs."""
         return {"gpus": spec, **dict(self.options)}
 
     def header(self) -> str:

@@ -8,12 +8,12 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from windtunnel import described, faults, gpus, hosts, libraries, live, networks, reports, variables
 from windtunnel.analysis import memory_remedies, remedies
@@ -37,6 +37,7 @@ from windtunnel.machine.memory.host_allocator import HostAllocator
 from windtunnel.machine.memory.settings import Settings, parse, text_of
 from windtunnel.machine.order import merged
 from windtunnel.machine.plan_cache import PlanCache
+from windtunnel.options import CHOICES, Options
 from windtunnel.reports import cell, memory_snapshot, smi
 from windtunnel.reports.parts.smi_data import SmiHost, SmiProcess
 from windtunnel.seam import foreign_kernels
@@ -64,77 +65,6 @@ class Installed(Protocol):
 
     def stop_threads(self) -> None:
         """At the end of the process, before that: let no other thread go on."""
-
-
-CHOICES = {
-    "clock": ("virtual", "real"),
-    "async_copies": ("late", "clock", "stale"),
-    "host_time": ("modelled", "measured"),
-    "compat": ("", "d2l"),
-    "check_kernels": ("sample", "all", "none"),
-}
-"""The values of the options that have few."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to emulate. The names are those of `windtunnel run`'s options.
-
-    - `gpus`: the GPUs, such as "2xV100", "V100:2" or "A100,H100".
-    - `cuda_version`: "X.Y", of the driver and of the program. None: the program runs with the version that the
-      installed PyTorch is built with for these GPUs (without PyTorch: 11.2, the documents' version, or the first one
-      that supports the GPUs), and the driver (nvidia-smi's header) is of the newest that the GPUs and PyTorch need.
-    - `seed`: seeds the generators of Python, NumPy and the framework at the start; None leaves them alone.
-    - `clock`: "virtual" (the program reads the modelled time) or "real".
-    - `async_copies`: "late", "clock" or "stale": when asynchronous copies take effect.
-    - `host_time`: "modelled" or "measured"; measured host time is multiplied by `host_factor`.
-    - `no_data`: keep shapes and memory but no values; `assume` is what the program gets when it reads a value.
-    - `share_gpus`: let several ranks of a group use one GPU, which NCCL refuses.
-    - `stacks`: record whole Python stacks, not only the program's line.
-    - `memory_history`: record the allocators' history from the start.
-    - `compat`: "d2l" gives the answers of the frameworks' versions that the book was printed with (JAX's `x.device()`).
-    - `network`: what connects the nodes of ranks on several: a name of the catalogue, a file that describes one, or
-      what nccl-tests printed. None: what systems of such GPUs usually have.
-    - `curves`: a file of `windtunnel calibrate`, used for GPUs of its generation.
-    - `host`: the host that issues the work: "cloud-vm", "desktop-5ghz" and the like, or a file that describes one.
-    - `host_memory_limit`: the bytes of this machine's memory that PyTorch's emulated tensors may take in each process
-      (or a string such as "8GiB"); None is what the machine has. Beyond it they raise `HostMemoryError`.
-    - `overcommit`: serve requests beyond the GPUs' memory, to measure what a program that does not fit needs.
-    - `stop_after`: end the process right after this many steps of the program's first PyTorch optimizer.
-    - `stuck_after`: the seconds that a rank may give its devices no work while others wait for it; after that it is
-      reported as stuck.
-    - `check_kernels`: which launches of the program's own CUDA kernels are checked: "sample" (the first ones of each
-      shape whole, later ones by a sample of their blocks), "all" or "none".
-    - `without`: libraries, such as "d2l", that are missing here and shall be missing for the program too, though there
-      are stand-ins for them. Only `windtunnel run`, pytest and notebooks offer those.
-    - `kernels`: Python files that describe operators (`windtunnel.kernel`), which run when the emulation begins.
-    - `faults`: the faults to inject, such as "die:rank=1,step=3" (docs/faults.md).
-    """
-
-    gpus: str = "2"
-    cuda_version: str | None = None
-    seed: int | None = None
-    clock: str = "virtual"
-    async_copies: str = "late"
-    host_time: str = "modelled"
-    host_factor: float = 1.0
-    no_data: bool = False
-    assume: bool | int | float | None = None
-    share_gpus: bool = False
-    stacks: bool = False
-    memory_history: bool = False
-    compat: str = ""
-    curves: str | None = None
-    host: str | None = None
-    network: str | None = None
-    host_memory_limit: int | None = None
-    overcommit: bool = False
-    stop_after: int | None = None
-    stuck_after: float = 60.0
-    check_kernels: Literal["all", "sample", "none"] = "sample"
-    faults: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    kernels: tuple[str, ...] = ()
 
 
 class Session:
@@ -186,8 +116,6 @@ class Session:
             import_module("windtunnel.seam.torch.requirements").require()
             from windtunnel.seam.torch.dispatch.faults import Strikes
             from windtunnel.seam.torch.install import Installation
-            from windtunnel.seam.torch.state.core import Meter
-            from windtunnel.seam.torch.state.host_work import HostWork
             from windtunnel.seam.torch.state.state import State
         except ModuleNotFoundError as error:
             if error.name != "torch":
@@ -201,25 +129,14 @@ class Session:
             HostAllocator(self.settings, MachineEvents(self.machine, None)),
             sites,
             self.cuda_version,
-            self.options.async_copies == "clock",
-            self.options.no_data,
-            self.options.assume,
-            self.options.host_memory_limit,
+            self.options,
         )
-        state.ranks.share_gpus, state.stale = self.options.share_gpus, self.options.async_copies == "stale"
-        state.notes.stop_after = self.options.stop_after
-        state.stuck_after_s = self.options.stuck_after
-        state.check_kernels = self.options.check_kernels
         if self.options.faults:
             state.strikes = Strikes(state, faults.parse(self.options.faults, self.options.seed))
-        if self.options.host_time == "measured":
-            state.meter = Meter(self.options.host_factor)
-        elif not self.options.no_data:
-            state.work = self._work = HostWork(self.machine)
         installation = Installation(state)
         self._forgets.append(installation.forget)
         installation.install()
-        self._history, self._leaks = state.history, state.leaks
+        self._history, self._leaks, self._work = state.history, state.leaks, state.work
         if self.options.memory_history:
             state.history.keep()
         self._installations.append(installation)

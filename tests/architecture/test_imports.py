@@ -16,6 +16,7 @@ BELOW_SESSION = CORE | {
     "departure",
     "libraries",
     "described",
+    "options",
 }
 COMMANDS = (
     BELOW_SESSION
@@ -37,9 +38,10 @@ COMMANDS = (
 )
 
 MAY_IMPORT: dict[str, set[str]] = {
-    "__init__": {"session", "planning", "notebook", "described"},
+    "__init__": {"options", "session", "planning", "notebook", "described"},
     "errors": set(),
     "foreign": set(),
+    "options": set(),
     "import_hook": set(),
     "folders": set(),
     "arrivals": {"folders"},
@@ -60,7 +62,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reports": {"trace", "checks"},
     "compiler": {"folders"},
     "ptx": {"compiler", "folders"},
-    "seam": CORE - {"checks", "reports"} | {"import_hook", "arrivals", "folders", "compiler", "ptx", "exits"},
+    "seam": CORE - {"checks", "reports"}
+    | {"import_hook", "arrivals", "folders", "compiler", "ptx", "exits", "options"},
     "single_kernel": {"compiler", "cost", "gpus", "ptx", "seam"},
     "analysis": {"foreign", "machine", "cost", "trace", "operators", "gpus", "networks"},
     "measure": {"foreign", "trace", "operators", "gpus", "analysis", "machine"},

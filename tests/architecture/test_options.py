@@ -4,7 +4,7 @@ from dataclasses import fields
 
 from windtunnel import settings
 from windtunnel.cli import _options
-from windtunnel.session import Options
+from windtunnel.options import Options
 
 NAMES = [
     "gpus",

@@ -7,9 +7,10 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from windtunnel.errors import HostMemoryError, InstallError
+from windtunnel.options import Options
 from windtunnel.reports import text
 from windtunnel.seam import signatures
-from windtunnel.session import Options, Session, options_of
+from windtunnel.session import Session, options_of
 from windtunnel.trace.operation import Kind
 
 

@@ -6,8 +6,9 @@ import pytest
 from mxnet import autograd, gluon, np, npx
 from mxnet.gluon import nn
 
+from windtunnel.options import Options
 from windtunnel.seam import signatures
-from windtunnel.session import Options, Session
+from windtunnel.session import Session
 from windtunnel.trace.operation import Kind
 
 npx.set_np()

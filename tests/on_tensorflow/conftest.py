@@ -5,7 +5,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from windtunnel.session import Options, Session
+from windtunnel.options import Options
+from windtunnel.session import Session
 
 FOUND = find_spec("tensorflow")
 # Python takes this very folder for a package without files where it meets it on its path: that one has no origin.

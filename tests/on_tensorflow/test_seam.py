@@ -7,8 +7,9 @@ import pytest
 import tensorflow as tf
 
 from windtunnel.errors import InstallError, UnsupportedError
+from windtunnel.options import Options
 from windtunnel.seam import signatures
-from windtunnel.session import Options, Session
+from windtunnel.session import Session
 from windtunnel.trace.operation import Kind
 from windtunnel.train.tensorflow import Trainer
 

@@ -5,7 +5,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from windtunnel.session import Options, Session
+from windtunnel.options import Options
+from windtunnel.session import Session
 
 collect_ignore_glob = [] if find_spec("jax_cuda12_plugin") else ["test_*.py"]
 if collect_ignore_glob:

@@ -17,8 +17,9 @@ from torch.nn import functional as F
 import windtunnel
 from windtunnel import gpus
 from windtunnel.seam.torch import kernels
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.scratch import cublaslt
-from windtunnel.seam.torch.scratch.need import Call
+from windtunnel.seam.torch.scratch.need import Demand
 from windtunnel.seam.torch.scratch.reduce import staging
 from windtunnel.seam.torch.tags import VERSION
 from windtunnel.session import Session
@@ -119,14 +120,18 @@ def test_forward_and_backward_pass_have_a_handle_each(session: Session) -> None:
 
 @rows("addmm")
 def test_a_bias_in_the_epilogue_takes_cublaslts_workspace(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = Call(_plan("addmm"), (torch.ones(8), torch.ones(4, 8), torch.ones(8, 8)), {}, None, GPU_48)
+    call = _addmm(torch.ones(8), torch.ones(4, 8), torch.ones(8, 8))
     assert cublaslt.fuses_bias(call)
     assert cublaslt.addmm(call).sizes == (MIB,)
     monkeypatch.setenv("CUBLASLT_WORKSPACE_SIZE", "4096")
     assert cublaslt.addmm(call).sizes == (4 * MIB,)
     assert ("addmm" in kernels.deviations().rows) is (VERSION < (2, 12))  # later ones use cuBLAS's
-    thin = Call(_plan("addmm"), (torch.ones(1), torch.ones(4, 8), torch.ones(8, 1)), {}, None, GPU_48)
-    assert not cublaslt.fuses_bias(thin)
+    assert not cublaslt.fuses_bias(_addmm(torch.ones(1), torch.ones(4, 8), torch.ones(8, 1)))
+
+
+def _addmm(*tensors: torch.Tensor) -> Demand:
+    plan = _plan("addmm")
+    return Demand(Call(plan, plan.func, tensors, {}), GPU_48)
 
 
 def test_cublaslts_workspace_is_kept_by_its_handle(session: Session) -> None:

@@ -15,8 +15,9 @@ import torch
 from windtunnel import gpus
 from windtunnel.gpus.gpu import Gpu
 from windtunnel.seam.torch import kernels
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.plan import Plan
-from windtunnel.seam.torch.scratch.need import Call, Need
+from windtunnel.seam.torch.scratch.need import Demand, Need
 from windtunnel.seam.torch.tags import VERSION
 
 A100 = gpus.parse("A100")[0]
@@ -35,7 +36,9 @@ def need(operator: str, *args: Any, out: Any = (), gpu: Gpu = A100, **kwargs: An
     """What the operator's row says; `operator` is aten's name, with an overload where it is not the default."""
     name, _, overload = operator.partition(".")
     plan = Plan(getattr(getattr(torch.ops.aten, name), overload or "default"))
-    return ROWS[name].need(Call(plan, args, kwargs, out, gpu))
+    call = Call(plan, plan.func, args, kwargs)
+    call.out = out
+    return ROWS[name].need(Demand(call, gpu))
 
 
 # ---------------------------------------------------------------------------------------------- reductions

@@ -290,7 +290,7 @@ EMULATION = (
     _choice("compat", COMPATIBLE, "Answer as frameworks did when that text was printed: JAX's `x.device()`."),
 )
 
-# The name that each option has in session.Options.
+# The name that each option has in options.Options.
 FIELDS = {
     "gpus": "gpus",
     "cuda_version": "cuda_version",
@@ -327,7 +327,7 @@ def emulation_options(command: F) -> F:
 
 
 def given(options: Json) -> dict[str, object]:
-    """The fields of `session.Options` that the person set; the others keep their defaults."""
+    """The fields of `options.Options` that the person set; the others keep their defaults."""
     return {
         field: options[name]
         for name, field in FIELDS.items()

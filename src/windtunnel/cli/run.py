@@ -307,7 +307,7 @@ class Outputs:
         return bool(self.reports or self.trace)
 
     def needs(self) -> dict[str, object]:
-        """The fields of `session.Options` that these files cannot be written without."""
+        """The fields of `options.Options` that these files cannot be written without."""
         from windtunnel import reports
 
         return {"memory_history": True} if any(getattr(reports.find(p), "HISTORY", False) for p in self.reports) else {}

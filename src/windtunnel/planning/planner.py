@@ -32,7 +32,7 @@ INTERRUPTED = "the plan was interrupted before it was known"
 class Question:
     """The input of a plan: a program, the GPUs to choose from, and what varies.
 
-    `options` are fields of `session.Options` for every rehearsal. `processes` is the number of ranks of a candidate: a
+    `options` are fields of `options.Options` for every rehearsal. `processes` is the number of ranks of a candidate: a
     number, "gpu" for one per GPU, None for a program that is started directly; a cluster has one per GPU. A rehearsal
     ends after `stop_after` steps.
     """

@@ -47,7 +47,7 @@ interrupted = threading.Event()
 class Job:
     """What to rehearse, with everything that determines the result, so that it can be sent and hashed.
 
-    `spec` names the GPUs, `options` are further fields of `session.Options`, `variables` are changes to the environment
+    `spec` names the GPUs, `options` are further fields of `options.Options`, `variables` are changes to the environment
     (None: unset), `files` are copies of configuration files by the names used in the arguments. `processes` is the
     number of ranks that torchrun's agent starts, None for a program that is started directly. `nodes` are the machines
     with these GPUs in a cluster, whose ranks are played; None without a cluster.

@@ -237,14 +237,11 @@ class Dispatch(TorchDispatchMode):
                 return self.general(Call(plan, func, args, {}))
             elif plan.attributes:
                 key.append(value)
+        if device == CPU and plan.builtin:
+            return self.on_host(Call(plan, func, args, {}, CPU, key), ())
         if device < 0:
-            call = Call(plan, func, args, {})
-            if device != CPU or not plan.builtin:
-                return self.general(call)
-            call.key = key
-            return self.on_host(call, ())
-        near = plan.called or self.room.near
-        out = self.compute(Call(plan, func, args, {}, device)) if near else strided(plan, args)
+            return self.general(Call(plan, func, args, {}))
+        out = self.compute(Call(plan, func, args, {}, device)) if plan.called or self.room.near else strided(plan, args)
         if plan.view:
             self.viewed(args, device)
             return out
@@ -267,9 +264,7 @@ class Dispatch(TorchDispatchMode):
                 if first.blank is not None:  # type: ignore[union-attr]
                     blank.wrote(args[0])
             return out
-        call = Call(plan, func, args, {}, device)
-        call.key = key
-        self.submit(call, out)
+        self.submit(Call(plan, func, args, {}, device, key), out)
         return out
 
     # ------------------------------------------------------------------ the general case

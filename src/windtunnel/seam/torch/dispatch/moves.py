@@ -285,8 +285,8 @@ def transfer(
         *((("module", 1),) if in_module else ()),
         *((("library", library),) if library else ()),
     )
-    shapes = (tuple(source.shape),) if of.device < 0 else ()  # of inputs: how many samples a step has
-    signature = Signature(copy_name(of.device, to.device, pinned), shapes, detail=detail)
+    inputs = (tuple(source.shape),) if of.device < 0 else ()  # how many samples a step has
+    signature = Signature(copy_name(of.device, to.device, pinned), inputs, detail=detail)
     end = machine.copy(local.host, stream, signature, size, of.device, to.device, pinned, site)
     if other is not None:
         machine.barrier(local.host, stream, other)
@@ -303,11 +303,10 @@ def transfer(
         return
     if on_host and non_blocking and pinned:
         _overlap(state, stream, source, destination, end, site, late, value)
+    elif on_host and non_blocking and of.device < 0 and size <= STAGED_AT_ONCE:
+        local.host.advance(machine.devices[side].cost.staging_ns(size))
     elif on_host and non_blocking and of.device < 0:
-        if size <= STAGED_AT_ONCE:
-            local.host.advance(machine.devices[side].cost.staging_ns(size))
-        else:
-            local.host.wait_until(end)
+        local.host.wait_until(end)
     elif on_host:
         machine.synchronize_stream(local.host, stream, "cudaMemcpy (blocking)", site)
         state.synchronized("cudaMemcpy (blocking)", stream)

@@ -47,9 +47,7 @@ class StaleMode(Above):
         """Run it on the bytes that its stream may see, and keep those that it replaces."""
         if current_node() is not None:
             return call.func(*call.args, **call.kwargs)
-        written = [call.args[i] for i in call.plan.mutated if i < len(call.args)]
-        written += [call.kwargs[name] for name in call.plan.mutated_keywords if name in call.kwargs]
-        targets = _storages(written)
+        targets = _storages(call.written())
         skipped = 1 if call.plan.card.access == "writes" else 0
         newer = self._turn_back(_storages((*call.args[skipped:], *call.kwargs.values())), targets)
         before = {tag: _bytes(storage).clone() for tag, storage in targets.items()}

@@ -82,15 +82,13 @@ def run(dispatch: Dispatch, call: Call) -> Result:
     group = groups.of(named["process_group"])
     shape = COLLECTIVES[name]
     if group is None:
-        call.device = CPU
-        return dispatch.compute(call)
+        return dispatch.compute(call.but(device=CPU))
     group = place(dispatch, group, call)
     func, args, device = call.plan.func, call.args, call.device
     if name == "c10d::barrier" and device >= 0 and group.nccl and VERSION < GUESSED_UNTIL:
         device = call.device = next(iter(named["device_ids"]), _unnamed(dispatch, group))
     asynchronous, barrier = bool(named.get("async_op", True)), name == "c10d::barrier"
-    waits = barrier or group.settings.blocking
-    reads, writes = list(tensors_in((args[shape.reads],))), list(tensors_in((args[shape.writes],)))
+    reads, writes = tensors_in((args[shape.reads],)), tensors_in((args[shape.writes],))
     size = _size(name, group, reads, writes)
     if group.nccl:
         check(name, reads, writes, group.size, CALLS.reduces.name)
@@ -114,6 +112,7 @@ def run(dispatch: Dispatch, call: Call) -> Result:
             _check_nan(dispatch, group, stream, (name, int(named.get("root_rank", -1))), reads)
         return began_ns
 
+    waits = barrier or group.settings.blocking
     if stream is not None and not waits and CALLS.depth and goes_on(group):
         CALLS.queued = queued = Queued(None, tensors=(*reads, *writes))
 

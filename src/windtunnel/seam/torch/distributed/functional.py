@@ -35,13 +35,11 @@ def functional(dispatch: Dispatch, call: Call) -> object:
     groups: Groups = dispatch.state.groups
     group = groups.of(_group_of(call))
     if group is None:
-        call.device = CPU
-        return dispatch.compute(call)
+        return dispatch.compute(call.but(device=CPU))
     group = place(dispatch, group, call)
     name, args, device = call.plan.name, call.args, call.device
-    reads = list(tensors_in(args))
+    reads, named = tensors_in(args), call.named()
     size = sum(map(bytes_of, reads))
-    named = call.named()
     if "src" in named:
         named["root_rank"] = named["src"]
     reduction = str(named.get("reduce_op", "")).upper()

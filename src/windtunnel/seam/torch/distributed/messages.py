@@ -125,8 +125,7 @@ def send(dispatch: Dispatch, call: Call) -> object:
     tensors, boxed, peer, tag = call.args
     group = groups.of(boxed)
     if group is None:
-        call.device = CPU
-        return dispatch.compute(call)
+        return dispatch.compute(call.but(device=CPU))
     group = place(dispatch, group, call, scattered=True)
     played.require_played(groups, group, peer)
     wire = group.wire(peer)
@@ -160,8 +159,7 @@ def recv(dispatch: Dispatch, call: Call) -> Result:
     tensors, boxed = call.args[:2]
     group = groups.of(boxed)
     if group is None:
-        call.device = CPU
-        return dispatch.compute(call)
+        return dispatch.compute(call.but(device=CPU))
     source = call.args[2] if len(call.args) > 3 else -1
     group = place(dispatch, group, call, scattered=True)
     played.require_played(groups, group, source)

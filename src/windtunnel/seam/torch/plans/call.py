@@ -21,10 +21,17 @@ class Call:
 
     __slots__ = ("args", "device", "func", "key", "kwargs", "out", "plan")
 
-    def __init__(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int = NOWHERE) -> None:
-        self.plan, self.func, self.args, self.kwargs, self.device = plan, func, args, kwargs, device
+    def __init__(
+        self,
+        plan: Plan,
+        func: Kernel,
+        args: Arguments,
+        kwargs: Keywords,
+        device: int = NOWHERE,
+        key: list[Hashable] | None = None,
+    ) -> None:
+        self.plan, self.func, self.args, self.kwargs, self.device, self.key = plan, func, args, kwargs, device, key
         self.out: Result = None
-        self.key: list[Hashable] | None = None
 
     def but(
         self,

@@ -127,8 +127,7 @@ class DatalessDispatch(Dispatch):
     def _computed(self, call: Call) -> object:
         """What an operator's kernel gives: that of meta tensors, or the CPU's where there are values."""
         if self.local.valued or _have_values(call.given):
-            call.device = max(call.device, 0)
-            return super().compute(call)
+            return super().compute(call.but(device=max(call.device, 0)))
         if call.plan.name in SHAPED_BY_VALUES or _counts(call.plan.name, call.args, call.kwargs):
             return self._shaped_by_values(call)
         if "device" in call.kwargs:

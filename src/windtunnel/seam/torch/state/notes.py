@@ -59,14 +59,14 @@ class OptimizerRows(threading.local):
 class Notes:
     """What was noticed of one program so far."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, stop_after: int | None) -> None:
         self.core = core
         self.asked_available = False
         self.asked_count = False
         self._place = OptimizerRows()
         self.steps = 0
         self.captured_steps = 0
-        self.stop_after: int | None = None
+        self.stop_after = stop_after
         self.at_end: list[Callable[[], None]] = []  # to be told before the end: they note what only that shows
         self.stepping: Callable[[torch.optim.Optimizer], None] | None = None  # to be told before each step
         self._hooks: list[RemovableHandle] = []

@@ -109,10 +109,10 @@ class RankGroup(Protocol):
 class Ranks:
     """This process among the others."""
 
-    def __init__(self, core: Core, notes: Notes) -> None:
+    def __init__(self, core: Core, notes: Notes, share_gpus: bool) -> None:
         self.core = core
         self.notes = notes
-        self.share_gpus = False  # whether several may work on one GPU, which NCCL refuses
+        self.share_gpus = share_gpus  # whether several may work on one GPU, which NCCL refuses
         self.contexts: dict[int, int] = {}  # device -> the line that opened its context
         self.reasons: dict[int, str] = {}  # device -> the function of PyTorch that opened it, if one of UNPICKLING did
         self.working: dict[int, int] = {}  # GPU of the run -> the lowest other rank that works there

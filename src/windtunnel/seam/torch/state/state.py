@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from itertools import count
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -20,12 +20,14 @@ from windtunnel.machine.memory.oom_text import OutOfMemory
 from windtunnel.machine.memory.settings import Settings
 from windtunnel.machine.stream import Stream
 from windtunnel.operators.card import CUDNN
+from windtunnel.options import Options
 from windtunnel.seam.sites import Sites
 from windtunnel.seam.torch.plans.plan import Plan
-from windtunnel.seam.torch.state.core import Core
+from windtunnel.seam.torch.state.core import Core, Meter
 from windtunnel.seam.torch.state.gpu_trace import GpuTrace
 from windtunnel.seam.torch.state.history import History
 from windtunnel.seam.torch.state.host_guard import HostGuard
+from windtunnel.seam.torch.state.host_work import HostWork
 from windtunnel.seam.torch.state.kernel_buffers import KernelBuffers
 from windtunnel.seam.torch.state.late import Late
 from windtunnel.seam.torch.state.leaks import MIN_BYTES, Leaks
@@ -111,7 +113,6 @@ class State(Core):
     """
 
     generation = 0
-    check_kernels: Literal["all", "sample", "none"] = "sample"  # which launches of the program's own CUDA kernels
     bad_fork = False
     only_driver = False  # whether C++ has used CUDA, but not yet Python, whose `torch.cuda.is_initialized()` is False
 
@@ -121,18 +122,20 @@ class State(Core):
         host_allocator: HostAllocator,
         sites: Sites,
         cuda_version: tuple[int, int],
-        late_by_clock: bool = False,
-        no_data: bool = False,
-        assume: bool | int | float | None = None,
-        host_memory_limit: int | None = None,
+        options: Options,
     ) -> None:
-        State.generation += 1
-        self.generation = State.generation
+        self.generation = State.generation = State.generation + 1
         super().__init__(machine, sites)
         self.host_allocator = host_allocator
         self.cuda_version = cuda_version
-        self.no_data = no_data
-        self.assume = assume
+        self.no_data, self.assume = options.no_data, options.assume
+        self.check_kernels = options.check_kernels
+        self.stuck_after_s = options.stuck_after  # how long a rank may do nothing while others wait for it
+        self.stale = options.async_copies == "stale"  # whether readers not ordered after a write get the older bytes
+        if options.host_time == "measured":
+            self.meter = Meter(options.host_factor)
+        elif not options.no_data:
+            self.work = HostWork(machine)
         self.visible: list[int] | None = None
         self.process = os.getpid()
         self.cuda_devices = [torch.device("cuda", i) for i in range(len(machine.devices))]
@@ -149,14 +152,14 @@ class State(Core):
         self.observers = Observers(machine)
         self.placed = self.observers.placed
         self.gpu_trace = GpuTrace(self.observers)
-        self.late = Late(self, late_by_clock)
-        self.notes = Notes(self)
+        self.late = Late(self, options.async_copies == "clock")
+        self.notes = Notes(self, options.stop_after)
         self.order = Order(self, Unfilled(self.notes))
         self.history = History(self, self.observers)
         self.leaks = Leaks(self)
-        self.ranks = Ranks(self, self.notes)
+        self.ranks = Ranks(self, self.notes, options.share_gpus)
         self.memory = Memory(self, host_allocator, self.notes, self.history, self.ranks, Loaded(self.observers))
-        self.guard = HostGuard(self, self.memory, host_memory_limit, no_data)
+        self.guard = HostGuard(self, self.memory, options.host_memory_limit, options.no_data)
         self.room = self.guard.room
         self.kernels = KernelBuffers(self.memory.out_of_memory, self.memory.lt_workspace)
         self.autocast: Autocasting
@@ -171,8 +174,6 @@ class State(Core):
         self.pointers: dict[Stream, int] = {}
         self.failure: Failure | None = None
         self.strikes: Any = None  # faults on purpose
-        self.stuck_after_s = 60.0  # how long a rank may do nothing while others wait for it
-        self.stale = False  # whether readers that are not ordered after a write get the bytes from before it
         machine.on_order = self._ordered
         machine.turns.guard(host_allocator, self.late, self.order)
 
