@@ -12,6 +12,7 @@ from tools import ROOT
 from tools.calibration import calibrate_bands, calibrate_compiled, calibrate_images
 from tools.corpus import recordings, training
 from tools.fitting import forget_shares
+from windtunnel.cost import bands
 
 
 def test_the_committed_curves_meet_the_kernel_timings():
@@ -64,13 +65,24 @@ def test_every_kernel_of_a_step_is_priced_by_the_shares_that_it_names():
     assert all(0.05 < share.now() <= share.most for share in shares)
 
 
-def test_the_step_share_narrows_wide_bands_alone():
-    from windtunnel.cost import bands
+def test_the_step_share_narrows_wide_bands_of_many_kernels_alone():
+    def of_step(width, compiled=False, number=10**9):
+        return bands.of_step(bands.Kernels(width, number), compiled)
 
-    assert bands.of_step(0.03) == 0.03
-    assert bands.of_step(0.3) == pytest.approx(0.3 * bands.step_share())
-    assert 0.05 <= bands.of_step(0.06) <= 0.06
-    assert bands.of_step(0.3, compiled=True) == pytest.approx(min(0.9, 0.3 * bands.step_share(compiled=True)))
+    assert of_step(0.03) == 0.03
+    assert of_step(0.3) == pytest.approx(0.3 * bands.step_share())
+    assert 0.05 <= of_step(0.06) <= 0.06
+    assert of_step(0.3, compiled=True) == pytest.approx(min(0.9, 0.3 * bands.step_share(compiled=True)))
+    assert of_step(0.3, number=1) == 0.3
+    assert of_step(0.3, number=10**9) < of_step(0.3, number=2) < 0.3
+
+
+def test_a_kernel_that_takes_nearly_all_of_a_step_counts_as_one():
+    alone = bands.Kernels.of([(990, 0.4), (5, 0.1), (5, 0.1)])
+    equal = bands.Kernels.of([(10, 0.4), (10, 0.2)])
+    assert alone.number == pytest.approx(1.0, abs=0.03)
+    assert (equal.number, equal.mean) == (2.0, pytest.approx(0.3))
+    assert bands.Kernels.of([]) is None and bands.Kernels.of([(0, 0.4)]) is None
 
 
 @pytest.mark.parametrize("held_out", [False, True])

@@ -53,7 +53,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_only_what_may_be_looked_at_is_run(checkout: Path) -> None:
-    ((program, one),) = kernelbench.outcomes(checkout, "", "", False)
+    ((program, one, *_),) = kernelbench.outcomes(checkout, "", "", False)
     assert (program.level, program.number, program.family) == (1, 19, "element-wise")
     assert one.published == 0.2
     assert one.predicted == pytest.approx(0.2, rel=0.2)  # 512 MiB at some 2.7 TB/s
@@ -62,12 +62,12 @@ def test_only_what_may_be_looked_at_is_run(checkout: Path) -> None:
 def test_a_program_is_as_it_was_when_it_was_timed(checkout: Path) -> None:
     (checkout / "KernelBench" / "level1" / "19_ReLU.py").write_text(PROGRAM.replace("4096", "8192"))
     commit(checkout)
-    ((_, one),) = kernelbench.outcomes(checkout, "", "", False)
+    ((_, one, *_),) = kernelbench.outcomes(checkout, "", "", False)
     assert one.predicted == pytest.approx(0.2, rel=0.2)
 
 
 def test_all_are_on_request(checkout: Path) -> None:
-    found = [(program.level, program.number) for program, _ in kernelbench.outcomes(checkout, "H1", "ReLU", True)]
+    found = [(program.level, program.number) for program, *_ in kernelbench.outcomes(checkout, "H1", "ReLU", True)]
     assert found == [(1, 19), (1, 20), (2, 1)]
     assert not list(kernelbench.outcomes(checkout, "A100", "", True))
 

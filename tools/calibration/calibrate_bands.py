@@ -1,10 +1,11 @@
 """Bands of convolutions and of whole steps, from models that no constant has seen.
 
 Convolutions on tensor cores were never timed one by one, so their band is that of the steps that they take three tenths
-of at least, or a tenth for depthwise ones. A step's band is the mean of its kernels', by their time, times one share,
-since errors of kernels cancel in part: the share that holds 80 % of the steps of four sets of equal weight: timm's
-models eager and compiled (with the model's family left out), those of `make accuracy-transformers`, and those of `make
-accuracy` that nothing was fitted on. Compiled steps have a share of their own, which holds 80 % of timm's.
+of at least, or a tenth for depthwise ones. A step's band is the mean of its kernels', by their time: all of it where one
+kernel takes the time, and a share of it where many do, since their errors cancel in part. The share holds 80 % of the
+steps of four sets of equal weight: timm's models eager and compiled (with the model's family left out), those of `make
+accuracy-transformers`, and those of `make accuracy` that nothing was fitted on. Compiled steps have a share of their
+own, which holds 80 % of timm's.
 """
 
 from __future__ import annotations
@@ -46,19 +47,20 @@ GENERATED_PART = 0.2
 MARGIN = 0.8
 
 
-def mean_band(recording: Recording) -> float:
-    """The mean of the bands of a step's kernels, by their time."""
+def kernels_of(recording: Recording) -> bands.Kernels:
+    """A step's kernels, as its band sees them."""
     cost = CostModel(gpus.find(recording.gpu), recording.cuda)
     priced = [cost.kernel(one) for one in recording.signatures]
-    counts = np.bincount([at for at in recording.order if at >= 0], minlength=len(priced))
-    times = counts * np.array([one.duration_ns for one in priced])
-    return float(np.sum(times * np.array([one.band for one in priced])) / np.sum(times))
+    counts = np.bincount([at for at in recording.order if at >= 0], minlength=len(priced)).tolist()
+    found = bands.Kernels.of((n * one.duration_ns, one.band) for n, one in zip(counts, priced, strict=True))
+    assert found is not None
+    return found
 
 
 def band_of(recording: Recording) -> float:
     """The band that is printed for a step."""
     compiled = any(is_generated(one.name) for one in recording.signatures)
-    return bands.of_step(mean_band(recording), compiled)
+    return bands.of_step(kernels_of(recording), compiled)
 
 
 def part_of(steps: RecordedSteps, begins: str, levels: dict[str, int]) -> Array:
@@ -129,8 +131,11 @@ def step_bands(found: calibrate_images.Found) -> None:
 
 
 def share_of(sets: dict[str, tuple[list[Recording], Array]]) -> dict[str, Any]:
-    """The share that holds so much of the steps of sets of equal weight as `MARGIN` says."""
-    parts = [np.abs(ratios - 1.0) / np.array([mean_band(one) for one in some]) for some, ratios in sets.values()]
+    """The share that holds so much of the steps of sets of equal weight as `MARGIN` says: of many kernels."""
+    parts = []
+    for some, ratios in sets.values():
+        means, alone = np.array([(one.mean, 1.0 / one.number) for one in map(kernels_of, some)]).T
+        parts.append((np.abs(ratios - 1.0) / means - alone) / (1.0 - alone))
     every = np.concatenate(parts)
     weights = np.concatenate([np.full(len(part), 1.0 / (len(parts) * len(part))) for part in parts])
     order = np.argsort(every)

@@ -2,17 +2,19 @@
 
 Shapes are left out by whole (n, k) pairs: a pair's products of all m are in one of five folds, and each fold is
 predicted with constants that were fitted on the others. A generation is left out by predicting its GPU with another's
-constants. The bands are the 80 % intervals of measured over predicted time in both.
+constants. The bands are the 80 % intervals of measured over predicted time in both. Where `make hardware` timed products
+in 32 bits, short ones and later ones than the table's, those count as much as the table.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tools.corpus import tables
+from tools.corpus import recordings, tables
 from tools.fitting import (
     Array,
     Mask,
@@ -29,8 +31,11 @@ from tools.fitting import (
     write,
 )
 from windtunnel import gpus
+from windtunnel.cost import CostModel, flops
 from windtunnel.cost.families import products
 from windtunnel.cost.families.products import Arithmetic, Product, ProductConstants
+from windtunnel.operators.classes import bare, classify
+from windtunnel.trace.operation import Signature
 
 CLIP = 0.3
 MOST = {"tail": 1.0, "l2_share": 1.0, "read_bytes_per_clock": 128.0, "bandwidth_share": 0.95, "sharpness": 8.0}
@@ -39,6 +44,7 @@ LEAST = {"prologue_us": 0.2, "split_us": 1.0}
 INPUTS = {"sglang": 6.0}
 """First operands that a library's timings went round, where those are several: seen on all four GPUs in products whose
 first operand is the large one and fits L2 (1.13 to 2.1 times what the other two libraries' timings take there)."""
+HARDWARE_CUDA = (13, 0)
 HEAD = "Matrix products: the constants of cost/families/products.py."
 ARRAYS = Arithmetic(np.maximum, np.minimum, np.ceil)
 
@@ -96,10 +102,11 @@ class Timings(NamedTuple):
     k: Array
     inputs: Array
     us: Array
+    hidden: float = 1.0
 
     def take(self, rows: Any) -> Timings:
         """Some of the rows."""
-        return Timings(*(column[rows] for column in self))
+        return Timings(*(column[rows] for column in self[:-1]), self.hidden)
 
     def folds(self) -> list[int]:
         """The fold of each row, the same for all of a pair (n, k)."""
@@ -123,7 +130,7 @@ def predict(timings: Timings, gpu: gpus.Gpu, constants: ProductConstants, table:
     """The model's time of each row: `products.time_us` and the floor, for arrays."""
     of = products.rates(gpu, gpu.peak_flops[table.precision], constants)
     item = table.item_bytes
-    product = Product(timings.batch, timings.m, timings.n, timings.k, item, 1.0, timings.inputs)
+    product = Product(timings.batch, timings.m, timings.n, timings.k, item, 1.0, timings.inputs, timings.hidden)
     best = np.full(len(timings.us), np.inf)
     steps = np.ceil(timings.k * item / products.STEP_BYTES)
     for tile in products.TILES:
@@ -137,32 +144,83 @@ def predict(timings: Timings, gpu: gpus.Gpu, constants: ProductConstants, table:
             some = Product(timings.batch[rows], timings.m[rows], timings.n[rows], timings.k[rows], item)
             found = products.candidate_us(some, tile, split, memory[rows], of, constants, ARRAYS)
             best[rows] = np.minimum(best[rows], found)
-    return constants.floor_us + best * products.slowdown(product, of, constants)
+    written_us = products.written_us(product, of)
+    return constants.floor_us + best * products.slowdown(product, of, constants) + written_us
 
 
-def fit(timings: Timings, gpu: gpus.Gpu, table: TimingTable) -> ProductConstants:
-    """The constants that meet the rows best."""
+def beside(table: TimingTable, generation: str) -> list[tuple[gpus.Gpu, Timings]]:
+    """What `make hardware` timed of a generation's products in 32 bits, short ones among them; none of vectors."""
+    found = []
+    for path in sorted(tables.FOLDER.glob("kernels_*.json.gz")) if table.precision == "fp32" else ():
+        head, *rows = recordings.lines(path)
+        gpu = gpus.find(head["gpu"])
+        if gpu.generation != generation:
+            continue
+        shapes = []
+        for row in rows:
+            signature = recordings.signature(row["signatures"][0])
+            if len(row["signatures"]) == 1 and is_timed(signature, gpu):
+                sizes = flops.product_sizes(signature, bare(signature.name), signature.shapes[: signature.inputs])
+                shapes.append((*sizes, 1.0, row["us"]))
+        wide = [shape for shape in shapes if min(shape[1:3]) > 1]
+        found.append((gpu, Timings(*np.array(wide, float).T, hidden=0.0)))
+    return found
+
+
+def is_timed(signature: Signature, gpu: gpus.Gpu) -> bool:
+    """Whether an operator is a product without tensor cores."""
+    named = classify(signature.name).name in products.CLASSES
+    return named and CostModel(gpu, HARDWARE_CUDA).precision(signature)[0] == "fp32"
+
+
+def fit(
+    timings: Timings, gpu: gpus.Gpu, table: TimingTable, others: Sequence[tuple[gpus.Gpu, Timings]] = ()
+) -> ProductConstants:
+    """The constants that meet the rows best, and those of other tables, which count as much together."""
 
     def loss(constants: ProductConstants) -> float:
-        return loss_of(predict(timings, gpu, constants, table), timings.us, CLIP)
+        own = loss_of(predict(timings, gpu, constants, table), timings.us, CLIP)
+        if not others:
+            return own
+        more = [loss_of(predict(some, other, constants, table), some.us, CLIP) for other, some in others]
+        return own + float(np.mean(more))
 
     def move(of: ProductConstants, name: str, step: float) -> ProductConstants:
         value = max(LEAST.get(name, 0.0), getattr(of, name) * np.exp(step))
         return of._replace(**{name: float(min(MOST.get(name, np.inf), value))})
 
-    free = [name for name in ProductConstants._fields if name not in table.fixed]
+    fixed = set(table.fixed) - ({"floor_us"} if others else set())
+    free = [name for name in ProductConstants._fields if name not in fixed]
     begin = ProductConstants()._replace(**table.fixed)
     found = search(begin, free, loss, move, least=0.02, grow=1.2, shrink=lambda step: 0.45 * step)
     return found._replace(**{name: float(f"{getattr(found, name):.4g}") for name in free})
 
 
-def cross_validate(timings: Timings, gpu: gpus.Gpu, table: TimingTable) -> Residuals:
-    """Every fold predicted with constants that have not seen its shapes."""
+def cross_validate(
+    timings: Timings, gpu: gpus.Gpu, table: TimingTable, others: Sequence[tuple[gpus.Gpu, Timings]] = ()
+) -> Residuals:
+    """Every fold predicted with constants that have not seen its shapes, in any table."""
 
-    def predicted(_: int, others: Mask, mine: Mask) -> Array:
-        return predict(timings.take(mine), gpu, fit(timings.take(others), gpu, table), table)
+    def predicted(fold: int, rest: Mask, mine: Mask) -> Array:
+        unseen = [(one, some.take(np.array(some.folds()) != fold)) for one, some in others]
+        return predict(timings.take(mine), gpu, fit(timings.take(rest), gpu, table, unseen), table)
 
     return Residuals("own GPU", gpu.key, timings.us / left_out(timings.folds(), predicted))
+
+
+def cross_validate_beside(
+    timings: Timings, gpu: gpus.Gpu, table: TimingTable, others: Sequence[tuple[gpus.Gpu, Timings]]
+) -> list[Residuals]:
+    """The same of the rows that `make hardware` timed."""
+    by_fold = {}
+    for fold in {one for _, some in others for one in some.folds()}:
+        unseen = [(one, some.take(np.array(some.folds()) != fold)) for one, some in others]
+        by_fold[fold] = fit(timings.take(np.array(timings.folds()) != fold), gpu, table, unseen)
+    found = []
+    for other, some in others:
+        parts = [predict(some.take([at]), other, by_fold[fold], table) for at, fold in enumerate(some.folds())]
+        found.append(Residuals("left out", other.key, some.us / np.concatenate(parts)))
+    return found
 
 
 def leave_out(timings: dict[str, Timings], rows: dict[str, ProductConstants], table: TimingTable) -> list[Residuals]:
@@ -219,24 +277,29 @@ def calibrate_table(table: TimingTable) -> tuple[Tables, Tables]:
     found: Tables = []
     for key in table.fitted:
         of, gpu = timings[key], gpus.find(key)
-        rows[key] = fit(of, gpu, table)
-        own.append(cross_validate(of, gpu, table))
+        measured = beside(table, gpu.generation)
+        rows[key] = fit(of, gpu, table, measured)
+        own.append(cross_validate(of, gpu, table, measured))
         own[-1].report()
+        for residuals in cross_validate_beside(of, gpu, table, measured):
+            residuals.report()
         error = float(np.median(np.abs(1 / own[-1].ratio - 1)))
         head = {"generation": gpu.generation, "precision": table.precision, "gpu": key}
         tail = {"n": len(of.us), "median_error": error}
         source = f"fitted: {table.source}, {len(of.us)} products"
+        if measured:
+            source += f", and {sum(len(some.us) for _, some in measured)} that make hardware timed"
         shares = {"sustained_share": gpu.sustained_share}
         found.append(("row", {**head, **shares, **rows[key]._asdict(), **tail, "source": source}))
-    residuals = {
+    left = {
         "own GPU": own,
         "own generation": siblings(timings, rows, table),
         "borrowed": leave_out(timings, rows, table),
     }
     for distance in ("own generation", "borrowed"):
-        if residuals[distance]:
-            report_all(residuals[distance])
-    return found, band_rows(table.family, residuals, SOURCES)
+        if left[distance]:
+            report_all(left[distance])
+    return found, band_rows(table.family, left, SOURCES)
 
 
 def check(precision: str = "") -> None:

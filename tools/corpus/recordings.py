@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tools.corpus.tables import FOLDER
@@ -84,6 +85,12 @@ def read(name: str) -> list[Recording]:
             one = Recording(row["model"], row["gpu"], row["group"], cuda, row["ms"], signatures, tuple(row["order"]))
             found.append(one)
     return found
+
+
+def lines(path: Path) -> list[Any]:
+    """A table of lines of JSON: its head, then its rows."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
 
 
 def signature(of: list[Any]) -> Signature:

@@ -1,6 +1,7 @@
 """The clock's exam (`make exam`).
 
     python -m tools.exam [CHECKOUT] [--gpu H100] [--only conv] [--least-ms 0.2] [--host NAME] [--rows] [--figures]
+    python -m tools.exam CHECKOUT --left-out    # and constants set by hand, with programs, GPUs and kinds left out
 
 CHECKOUT is a clone of github.com/ScalingIntelligence/KernelBench with its history. Its programs run unmodified, without
 data, and their times are compared with those that lie beside them: median, 90th percentile and bias of the error, and
@@ -19,8 +20,8 @@ import numpy as np
 
 from tools.corpus.outcomes import Outcome, middle_and_tail, show, summarize
 from tools.docs import figures
-from tools.exam import kernelbench, rows
-from tools.exam.kernelbench import Program
+from tools.exam import kernelbench, left_out, rows
+from tools.exam.kernelbench import Row
 from tools.fitting import Residuals, band_row, update_bands
 from windtunnel import hosts
 
@@ -30,41 +31,37 @@ BANDS = {
 }
 """Families of kernels of which no network that was timed has any, and the kinds of programs that tell of them."""
 
-IN_VIEW = 0.9
-"""The part of the rows that a band holds here, and not four fifths: shares were chosen with these rows in view."""
 
-
-def write_bands(found: list[tuple[Program, Outcome]]) -> None:
+def write_bands(found: list[Row]) -> None:
     """Write the bands that only these programs tell of."""
     written = []
     for family, kinds in BANDS.items():
-        ratios = np.array([1.0 / one.ratio for program, one in found if program.family in kinds])
+        ratios = np.array([1.0 / row.outcome.ratio for row in found if row.program.family in kinds])
         source = f"KernelBench's level 1, odd numbers, nine machines: {'; '.join(kinds)}"
-        kind, row = band_row(family, Residuals("borrowed", "", ratios), source)
-        written.append((kind, row | {"width": float(np.quantile(np.abs(ratios - 1.0), IN_VIEW))}))
+        written.append(band_row(family, Residuals("borrowed", "", ratios), source))
     update_bands(tuple(BANDS), written)
 
 
-def entry(some: list[tuple[Program, Outcome]]) -> dict[str, str | float]:
+def entry(some: list[Row]) -> dict[str, str | float]:
     """The figures of a row of docs/exam.md: errors, share inside the range, and the program that is worst predicted."""
-    middle, tail = middle_and_tail([one for _, one in some])
-    worst, of = max(some, key=lambda pair: abs(np.log(pair[1].ratio)))
+    middle, tail = middle_and_tail([row.outcome for row in some])
+    worst = max(some, key=lambda row: abs(np.log(row.outcome.ratio)))
     return {
         "number": len(some),
         "median": round(100 * middle, 1),
         "p90": round(100 * tail),
-        "inside": round(100 * sum(one.inside for _, one in some) / len(some)),
-        "worst": f"{worst.name.split('_')[0]} on {of.group.split()[0]}: {of.ratio:.2g} times as long",
+        "inside": round(100 * sum(row.outcome.inside for row in some) / len(some)),
+        "worst": f"{worst.program.number} on {worst.gpu}: {worst.outcome.ratio:.2g} times as long",
     }
 
 
-def write_figures(found: list[tuple[Program, Outcome]]) -> None:
+def write_figures(found: list[Row]) -> None:
     """Write the tables of docs/exam.md: by machine, and by kind of program."""
-    machines: dict[str, list[tuple[Program, Outcome]]] = defaultdict(list)
-    kinds: dict[str, list[tuple[Program, Outcome]]] = defaultdict(list)
-    for pair in found:
-        machines[pair[1].group].append(pair)
-        kinds[pair[0].family].append(pair)
+    machines: dict[str, list[Row]] = defaultdict(list)
+    kinds: dict[str, list[Row]] = defaultdict(list)
+    for row in found:
+        machines[row.outcome.group].append(row)
+        kinds[row.program.family].append(row)
     table = {}
     for name, some in machines.items():
         gpu, commit = name.split()
@@ -72,6 +69,13 @@ def write_figures(found: list[tuple[Program, Outcome]]) -> None:
         table[f"{gpu}-{commit}"] = {"what": f"{gpu}, {release}" if release else gpu, **entry(some)}
     figures.record("exam", table | {"all": {"what": "all", **entry(found)}})
     figures.record("exam-kinds", {name: {"what": name, **entry(some)} for name, some in sorted(kinds.items())})
+
+
+def write_left_out(found: list[tuple[str, list[Row]]], figures_too: bool) -> None:
+    """Print what was left out, and write its table of docs/exam.md."""
+    left_out.show(found)
+    if figures_too:
+        figures.record("exam-left-out", {name: {"what": name, **entry(some)} for name, some in found})
 
 
 def main() -> None:
@@ -84,6 +88,7 @@ def main() -> None:
     parser.add_argument("--host", default=hosts.DEFAULT, help=f"who issues the work  [default: {hosts.DEFAULT}]")
     parser.add_argument("--rows", action="store_true", help="a line for each program")
     parser.add_argument("--all", action="store_true", help="those that are held back too; not for work on the clock")
+    parser.add_argument("--left-out", action="store_true", help="constants set by hand, fitted with rows left out")
     parser.add_argument("--bands", action="store_true", help="write the bands that only these programs tell of")
     parser.add_argument("--figures", action="store_true", help="write the tables of docs/exam.md")
     options = parser.parse_args()
@@ -96,12 +101,16 @@ def main() -> None:
     if options.checkout is None:
         return
     found = []
-    for program, one in kernelbench.outcomes(options.checkout, options.gpu, options.only, options.all, options.host):
-        if one.published >= options.least_ms:
-            found.append((program, show(one) if options.rows else one))
-    summarize(one for _, one in found)
+    for row in kernelbench.outcomes(options.checkout, options.gpu, options.only, options.all, options.host):
+        if row.outcome.published >= options.least_ms:
+            found.append(row)
+            if options.rows:
+                show(row.outcome)
+    summarize(row.outcome for row in found)
     print()
-    summarize(one._replace(group=f"level {program.level}, {program.family}") for program, one in found)
+    summarize(row.outcome._replace(group=f"level {row.program.level}, {row.program.family}") for row in found)
+    if options.left_out and not options.all:
+        write_left_out(left_out.cross_validate(found), options.figures)
     if options.bands and not options.all:
         write_bands(found)
     if options.figures:

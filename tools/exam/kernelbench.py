@@ -23,8 +23,8 @@ from windtunnel import gpus, hosts
 from windtunnel.errors import WindtunnelError
 from windtunnel.gpus import versions
 from windtunnel.reports.parts.time import with_hosts
-from windtunnel.trace.operation import Kind
-from windtunnel.trace.trace import END, KIND, START
+from windtunnel.trace.operation import Kind, Signature
+from windtunnel.trace.trace import END, KIND, SIGNATURE, START
 
 WARM_UP, TRIALS = 3, 3
 CLEARED = (32, 1024, 1024)
@@ -137,23 +137,36 @@ def published(checkout: Path, edition: Edition, machine: str, everything: bool) 
     return found
 
 
-def predicted(
-    program: Program, gpu: str, edition: Edition, host: str = hosts.DEFAULT
-) -> tuple[float, float | None, tuple[float, float] | None]:
-    """Its time in milliseconds on an emulated GPU without data, its kernels' band, and what hosts make of that.
+def cuda_of(edition: Edition, gpu: str) -> versions.Version:
+    """The CUDA that timed an edition's programs on a GPU."""
+    return max(edition.cuda_version, versions.default_cuda(gpus.parse(gpu)))
+
+
+class Prediction(NamedTuple):
+    """A program's time on an emulated GPU in milliseconds, its kernels' band, and what hosts make of that.
+
+    `kernels` are the calls of one trial with their nanoseconds.
+    """
+
+    ms: float
+    band: float | None
+    within: tuple[float, float] | None
+    kernels: tuple[tuple[Signature, int], ...]
+
+
+def predicted(program: Program, gpu: str, edition: Edition, host: str = hosts.DEFAULT) -> Prediction:
+    """What the clock says of a program, which runs without data.
 
     What is between two events and no kernel is the host's: it widens the band as a report widens a step's.
     """
     names: dict[str, Any] = {"__name__": program.name}
-    models = gpus.parse(gpu)
-    cuda = max(edition.cuda_version, versions.default_cuda(models))
-    cuda_version = ".".join(map(str, cuda))
+    cuda_version = ".".join(map(str, cuda_of(edition, gpu)))
     with windtunnel.emulate(gpu, no_data=True, host=host, cuda_version=cuda_version) as session, torch.no_grad():
         exec(compile(program.text, f"{program.name}.py", "exec"), names)
         with torch.device("cuda"):  # inputs of gigabytes are made where they cost nothing
             inputs = [one.cuda() if isinstance(one, torch.Tensor) else one for one in names["get_inputs"]()]
             model = names["Model"](*names["get_init_inputs"]()).cuda()
-        spent, busy = [], []
+        spent, busy, kernels = [], [], ()
         for trial in range(WARM_UP + TRIALS):
             if edition.clears_l2:
                 torch.empty(CLEARED, dtype=torch.int64, device="cuda").fill_(42)
@@ -166,17 +179,27 @@ def predicted(
             torch.cuda.synchronize()
             if trial >= WARM_UP:
                 spent.append(start.elapsed_time(end))
-                busy.append(sum(row[END] - row[START] for row in rows if row[KIND] == Kind.KERNEL) / 1e6)
+                ran = [row for row in rows if row[KIND] == Kind.KERNEL]
+                kernels = tuple((session.trace.signatures[row[SIGNATURE]], row[END] - row[START]) for row in ran)
+                busy.append(sum(ns for _, ns in kernels) / 1e6)
         session.write_band()
         band = session.trace.facts["band"]
     share = max(0.0, 1.0 - sum(busy) / sum(spent))
     within = None if band is None else with_hosts(band, share, hosts.find(host).band)
-    return sum(spent) / len(spent), band, within
+    return Prediction(sum(spent) / len(spent), band, within, kernels)
 
 
-def outcomes(
-    checkout: Path, gpu: str, word: str, everything: bool, host: str = hosts.DEFAULT
-) -> Iterator[tuple[Program, Outcome]]:
+class Row(NamedTuple):
+    """A program on a machine: what the clock says beside what was published, and what it ran."""
+
+    program: Program
+    outcome: Outcome
+    gpu: str
+    edition: Edition
+    kernels: tuple[tuple[Signature, int], ...]
+
+
+def outcomes(checkout: Path, gpu: str, word: str, everything: bool, host: str = hosts.DEFAULT) -> Iterator[Row]:
     """Each program with `word` in its name on each machine with a published time whose GPU's name begins with `gpu`."""
     for edition in EDITIONS:
         for machine, key in edition.machines.items():
@@ -188,9 +211,11 @@ def outcomes(
                 if time is None or word not in program.name:
                     continue
                 try:
-                    found, band, within = predicted(program, key, edition, host)
+                    found = predicted(program, key, edition, host)
                 except (WindtunnelError, RuntimeError) as error:
                     print(f"{program.name} on {key} ({machine}) did not run: {str(error).splitlines()[0]}", flush=True)
                     continue
                 gc.collect()
-                yield program, Outcome(program.name[:32], f"{key} {edition.commit}", found, time, band, within=within)
+                group = f"{key} {edition.commit}"
+                one = Outcome(program.name[:32], group, found.ms, time, found.band, within=found.within)
+                yield Row(program, one, key, edition, found.kernels)

@@ -7,12 +7,12 @@ anew. A measured trace has no barriers: a start that nothing explains is taken t
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from windtunnel.cost.bands import of_step
+from windtunnel.cost.bands import Kernels, of_step
 from windtunnel.cost.model import CostModel
 from windtunnel.cost.sustained import Sustained
 from windtunnel.errors import FileFormatError, UsageError
@@ -213,8 +213,7 @@ class Retiming:
         self.prices: dict[tuple[int, int, int], _Price] = {}
         self.kernel_before_ns = 0
         self.kernel_ns = 0
-        self.weighted_band = 0.0
-        self.ran: set[int] = set()  # numbers of the kernels' signatures
+        self.spent: Counter[tuple[int, float]] = Counter()  # number of a kernel's signature, its band -> its time
         self.scale, self.lead_ns = 1.0, 0
         self.guess = trace.facts.get("source") == "measured"
         self.shared = {d for d in range(len(after)) if len({x.stream for x in trace.lanes if x.device == d}) > 1}
@@ -224,10 +223,11 @@ class Retiming:
 
     def band(self) -> float | None:
         """The error band of the kernels together, as a share of their time."""
-        compiled = any(is_generated(self.trace.signatures[number].name) for number in self.ran)
-        if not self.kernel_ns:
+        compiled = any(is_generated(self.trace.signatures[number].name) for number, _ in self.spent)
+        kernels = Kernels.of((ns, width) for (_, width), ns in self.spent.items())
+        if kernels is None:
             return None
-        return max(of_step(self.weighted_band / self.kernel_ns, compiled), *(now.band for _, now in self.loads))
+        return max(of_step(kernels, compiled), *(now.band for _, now in self.loads))
 
     def take(self, row: Row) -> None:
         """Put one row on the new clock."""
@@ -349,8 +349,7 @@ class Retiming:
         if kind == Kind.KERNEL:
             self.kernel_before_ns += end - start
             self.kernel_ns += duration
-            self.weighted_band += duration * band
-            self.ran.add(number)
+            self.spent[number, band] += duration
             if lane.device in self.shared:
                 begin = self._place(lane, host.now_ns, begin, duration, occupancy)
         ended_now = begin + duration

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
+from typing import NamedTuple
 
 from windtunnel.cost.files import read
 
@@ -26,15 +28,37 @@ def band(family: str, distance: str, gpu: str = "") -> float:
     return 0.5
 
 
+class Kernels(NamedTuple):
+    """The kernels of a step as its band sees them: the mean of their bands, by their time, and how many there are.
+
+    `number` is that of different kernels that would take equal parts of the time: the same call has the same error
+    however often it runs, and one that takes nearly all of a step leaves nothing to cancel with.
+    """
+
+    mean: float
+    number: float
+
+    @classmethod
+    def of(cls, some: Iterable[tuple[float, float]]) -> Kernels | None:
+        """Of the time and the band of each different kernel; None where none takes any time."""
+        times, widths = zip(*some, strict=True) if (some := list(some)) else ((), ())
+        total = sum(times)
+        if not total:
+            return None
+        mean = sum(time * width for time, width in zip(times, widths, strict=True)) / total
+        return cls(mean, total**2 / sum(time**2 for time in times))
+
+
 @cache
 def step_share(compiled: bool = False) -> float:
-    """What of the mean of its kernels' bands holds 80 % of whole steps, since errors of kernels cancel in part.
+    """What of the mean of its kernels' bands holds 80 % of steps of many kernels, since their errors cancel in part.
 
     Steps with kernels that Inductor generated have a share of their own.
     """
     return float(read("bands")["compiled_step" if compiled else "step"]["share"])
 
 
-def of_step(mean: float, compiled: bool = False) -> float:
-    """The band of a step whose kernels' bands, weighted by their time, have this mean."""
-    return min(WIDEST, max(min(mean, LEAST), mean * step_share(compiled)))
+def of_step(kernels: Kernels, compiled: bool = False) -> float:
+    """The band of a step: that of its kernel where it has one, the share of many where it has many."""
+    share = step_share(compiled)
+    return min(WIDEST, max(min(kernels.mean, LEAST), kernels.mean * (share + (1.0 - share) / kernels.number)))

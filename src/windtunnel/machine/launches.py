@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from windtunnel.cost.bands import of_step
+from windtunnel.cost.bands import Kernels, of_step
 from windtunnel.cost.model import CostModel
 from windtunnel.machine.clock import HostThread
 from windtunnel.machine.device import Device
@@ -48,16 +48,13 @@ def fill_rooms(trace: Trace, devices: Sequence[Device], now_ns: int) -> None:
 
 def band(trace: Trace, bands: Mapping[int, float]) -> float | None:
     """The error band of the trace's kernels together, as a share of their time; None without kernels."""
-    total = 0
-    weighted = 0.0
-    ran = set()
+    spent: Counter[int] = Counter()
     for kind, _, signature, _, _, start, end, _ in trace.rows:
         if kind == Kind.KERNEL and signature in bands:
-            ran.add(signature)
-            total += end - start
-            weighted += (end - start) * bands[signature]
-    compiled = any(is_generated(trace.signatures[number].name) for number in ran)
-    return of_step(weighted / total, compiled) if total else None
+            spent[signature] += end - start
+    kernels = Kernels.of((ns, bands[number]) for number, ns in spent.items())
+    compiled = any(is_generated(trace.signatures[number].name) for number in spent)
+    return None if kernels is None else of_step(kernels, compiled)
 
 
 def network_band(trace: Trace, costs: Sequence[CostModel]) -> list[float] | None:

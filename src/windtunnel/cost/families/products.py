@@ -11,7 +11,9 @@ every tile of `TILES` and every split of k that a library would try is priced, a
   weights, and their jump in time on an L40S lies where six weights fill its L2. On A100, H100 and B200 it lies at half
   of the listed size (`l2_share`): their L2 has two partitions, and each caches what its own SMs read.
 - Splitting k fills the GPU where tiles are few, and costs the sum over the parts.
-- Products of one step along k in 32 bits write their results one after the other, as fast as memory takes them.
+- Products of one step along k in 32 bits write their results one after the other, as fast as memory takes them. From
+  CUDA 12.4 on, Hopper's in 32 bits write theirs after their loops with nothing beside it (`EXPOSED`), and products with
+  a vector are bound by the matrix that they read.
 - Results of few columns and short rows of operands ("thin") make many blocks that are small enough to share an SM and
   hide each other's waits: memory bounds them, or the tensor cores at half their rate.
 - Large work lowers the clock, since power is limited.
@@ -51,6 +53,12 @@ THIN_RATE = 0.5
 """Share of the tensor cores' rate that thin results reach; assumed."""
 STEP_BYTES = 128
 """Of each row of an operand, what one step along k reads: 64 elements of 16 bits."""
+EXPOSED = {"hopper": (12, 4), "blackwell": (12, 4)}
+"""Generations, and from which version of CUDA on, whose products in 32 bits do not hide their writing: with k of 32 to
+128, an H100 and an H200 take the sum of both (`make hardware`). NeuSight's products, of an earlier version, hide it."""
+NEVER = (99, 0)
+STREAM_SHARE = 0.92
+"""What writing of whole results, and reading a matrix for one vector, reach of the bandwidth: an H200's."""
 COPIES = 6
 """Weights that the timings went round (aiconfigurator's collectors); in a program, those of the next layers."""
 LARGE_US = 300.0
@@ -119,6 +127,7 @@ class Rates(NamedTuple):
     write_bytes: float
     memory_bytes: float
     l2_bytes: float
+    stream_bytes: float
 
 
 class Arithmetic(NamedTuple):
@@ -134,6 +143,7 @@ class Product(NamedTuple):
 
     `distinct` is the part of the first operand's elements that memory holds: a convolution gathers some several times.
     `inputs` is how many first operands the work goes round: one, which the kernel before wrote, except in some timings.
+    `hidden` is the part of the results' writing that the loops of other blocks hide: all of it or none.
     """
 
     batch: Number
@@ -143,6 +153,7 @@ class Product(NamedTuple):
     item_bytes: Number
     distinct: Number = 1.0
     inputs: Number = 1.0
+    hidden: Number = 1.0
 
 
 PYTHON = Arithmetic()
@@ -158,6 +169,7 @@ def rates(gpu: Gpu, peak_flops: float, constants: ProductConstants) -> Rates:
         constants.write_bytes_per_clock * clock,
         constants.bandwidth_share * gpu.memory_bandwidth_bytes_per_s / 1e6,
         constants.l2_share * gpu.l2_bytes,
+        STREAM_SHARE * gpu.memory_bandwidth_bytes_per_s / 1e6,
     )
 
 
@@ -170,12 +182,17 @@ def memory_us(
     high = of.min(m, of.max(area**0.5, area / n))
     wide = of.min(n, area / high)
     once, passes = _traffic(product, rates)
-    return passes * (1.0 / high + distinct / wide) + once + constants.lag_us
+    return passes * (1.0 / high + distinct / wide) + product.hidden * once + constants.lag_us
+
+
+def written_us(product: Product, rates: Rates) -> Any:
+    """Time of the writing that nothing hides."""
+    return (1.0 - product.hidden) * _traffic(product, rates)[0] * rates.memory_bytes / rates.stream_bytes
 
 
 def _traffic(product: Product, rates: Rates) -> tuple[Any, Any]:
     """Microseconds that writing the result takes, and that reading m x n x k elements would; none of it within L2."""
-    batch, m, n, k, item, distinct, inputs = product
+    batch, m, n, k, item, distinct, inputs, _ = product
     footprint = item * batch * (COPIES * k * n + inputs * distinct * m * k + m * n)
     cold = (1.0 - 1.0 / (1.0 + (footprint / rates.l2_bytes) ** 8)) * item * batch * m * n / rates.memory_bytes
     return cold, cold * k
@@ -237,12 +254,12 @@ def time_us(product: Product, rates: Rates, constants: ProductConstants) -> floa
     cannot be the fastest, since one of its parts alone takes longer, is not worked out.
     """
     best = math.inf
-    batch, m, n, k, item, distinct, _ = product
+    batch, m, n, k, item, distinct, _, hidden = product
     ceil, sm_count, sharp, tail = math.ceil, rates.sm_count, constants.sharpness, constants.tail
     step = STEP_BYTES // item
     steps = ceil(k * item / STEP_BYTES)
     once, passes = _traffic(product, rates)
-    once += constants.lag_us
+    once = hidden * once + constants.lag_us
     partial_us = 8.0 * batch * m * n / (sm_count * rates.read_bytes)
     for high, wide, multiply, written, half_high, half_wide in _prepared(rates, constants, item):
         if (half_high and 2 * m <= high) or (half_wide and 2 * n <= wide):
@@ -267,16 +284,21 @@ def time_us(product: Product, rates: Rates, constants: ProductConstants) -> floa
             longer, shorter = (compute, memory) if compute > memory else (memory, compute)
             if longer + added < best:
                 best = min(best, longer * (1.0 + (shorter / longer) ** sharp) ** (1.0 / sharp) + added)
-    return best * float(slowdown(product, rates, constants))
+    return best * float(slowdown(product, rates, constants)) + float(written_us(product, rates))
 
 
 def thin_us(product: Product, rates: Rates, constants: ProductConstants) -> float:
-    """The time without the floor of a thin result whose blocks share the SMs, or of one step along k in 32 bits."""
-    batch, m, n, k, item, distinct, _ = product
-    shallow = item == 4 and k * item <= STEP_BYTES
+    """The time without the floor of a thin result whose blocks share the SMs.
+
+    Or, in 32 bits, of a product with a vector, or one of one step along k.
+    """
+    batch, m, n, k, item, distinct, _, hidden = product
+    size = item * (distinct * m * k + k * n + m * n)
+    if batch == 1 and item == 4 and min(m, n) == 1:
+        return float(size / rates.stream_bytes)
+    shallow = item == 4 and k * item <= STEP_BYTES and hidden
     if batch > 1 or (min(m, n) > THIN and not shallow) or k > THIN_DEPTH:
         return math.inf
-    size = item * (distinct * m * k + k * n + m * n)
     multiply_us = 2.0 * m * n * k / (THIN_RATE * constants.efficiency * rates.flops * rates.sm_count)
     if shallow:  # no loop along k: one block writes while another multiplies
         return float(size / rates.memory_bytes + THIN_RATE * multiply_us + constants.prologue_us + constants.lag_us)
@@ -383,7 +405,9 @@ def price(problem: Problem) -> Price | None:
         sizes = (1, batch * m, n, k)
     elif flops.is_set(problem.signature, "shared_a"):
         sizes = (1, m, batch * n, k)
-    floor_us, length = length_us(Product(*sizes, problem.item_bytes), problem, row, problem.aligned_share)
+    exposed = problem.precision == "fp32" and problem.cuda_version >= EXPOSED.get(problem.gpu.generation, NEVER)
+    product = Product(*sizes, problem.item_bytes, hidden=float(not exposed))
+    floor_us, length = length_us(product, problem, row, problem.aligned_share)
     distance = "own GPU" if exact and problem.gpu.key == row.gpu else "own generation" if exact else "borrowed"
     family = "products fp32" if problem.precision == "fp32" else "products"
     return Price(
