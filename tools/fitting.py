@@ -30,6 +30,8 @@ HEAD = "GPU              distance           n  median     p90    bias  inside"
 BANDS_HEAD = "Bands: the half-width around the predicted time that holds 80 % of the measured ones."
 SINGLE = ("step", "compiled_step")
 """Tables of data files of which there is one."""
+OF_EXAM = ("convolutions, others", "direct convolutions, others")
+"""Families of whose kernels only the exam's programs tell: `exam --bands` writes their bands, and fits leave them."""
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Tables = list[tuple[str, dict[str, Any]]]
@@ -168,6 +170,12 @@ def update_bands(families: Sequence[str], rows: Tables) -> None:
     kept = [("band", row) for row in data.get("band", []) if row["family"] not in families]
     every = sorted([*kept, *rows], key=lambda row: str(row[1]["family"]))
     write("bands", BANDS_HEAD, [*every, *((kind, data[kind]) for kind in SINGLE)])
+
+
+def begin_bands() -> None:
+    """No band but those that the exam's programs give."""
+    kept = [("band", row) for row in stored("bands").get("band", []) if row["family"] in OF_EXAM]
+    write("bands", BANDS_HEAD, [*kept, *((kind, {"share": 1.0}) for kind in SINGLE)])
 
 
 # The data files of the cost model.

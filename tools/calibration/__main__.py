@@ -4,7 +4,8 @@
     python -m tools.calibration --check [NAME ...]    # fits nothing: the errors of the constants as they are
     python -m tools.calibration products --only bf16  # a part alone, and of it one table (neighbours: kinds, checked)
 
-Nothing of what the files held is used, so that the same tables give the same files, byte for byte. The order: kernels
+Nothing of what the files held is used but the bands that only the exam tells of (`make exam ARGS=--bands`), so that the
+same tables give the same files, byte for byte. The order: kernels
 that were timed one by one (products, memory-bound kernels, attention, transforms, decompositions), what is known
 from whole models (curves and shares of Lambda's and NVIDIA's programs, then those of timm's, eager and compiled, then
 the former again on these), bands, collectives in a node and between nodes, and last what real GPUs took beside all that
@@ -32,7 +33,7 @@ from tools.calibration import (
     calibrate_streams,
     calibrate_sustained,
 )
-from tools.fitting import BANDS_HEAD, HEAD, SINGLE, forget, write
+from tools.fitting import HEAD, begin_bands, forget, write
 
 PARTS: dict[str, ModuleType] = {
     "products": calibrate_products,
@@ -57,7 +58,7 @@ def begin() -> None:
     calibrate_sustained.remove()
     calibrate_streams.begin()
     calibrate_cost.Fit([], {}).write()
-    write("bands", BANDS_HEAD, [(kind, {"share": 1.0}) for kind in SINGLE])
+    begin_bands()
     write("convolutions", calibrate_images.CONVOLUTIONS_HEAD, [])
     write("generated", calibrate_images.GENERATED_HEAD, [])
     forget()

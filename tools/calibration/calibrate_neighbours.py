@@ -63,6 +63,19 @@ class KernelTiming(NamedTuple):
     correction: float
 
 
+class LeftOut(NamedTuple):
+    """A kernel, the correction that others of its kind give it, None where it is the only one, and how far they are."""
+
+    timing: KernelTiming
+    correction: float | None
+    away: float
+
+    @property
+    def ratio(self) -> float:
+        """Measured over modelled time with that correction."""
+        return exp(self.timing.correction - (self.correction or 0.0))
+
+
 Table = tuple[Gpu, str, list[KernelTiming]]
 """The GPU of a table, its source in words, its kernels."""
 
@@ -116,8 +129,8 @@ def fit_rate(gpu: Gpu, source: str, timings: list[KernelTiming]) -> None:
     forget()
 
 
-def left_out(timings: list[KernelTiming]) -> list[tuple[KernelTiming, float | None]]:
-    """Each kernel with the correction that the others of its kind give it; None where it is the only one."""
+def left_out(timings: list[KernelTiming]) -> list[LeftOut]:
+    """Each kernel with the correction that the others of its kind give it."""
     kinds: dict[str, list[KernelTiming]] = defaultdict(list)
     for one in timings:
         kinds[one.place.kind].append(one)
@@ -128,7 +141,11 @@ def left_out(timings: list[KernelTiming]) -> list[tuple[KernelTiming, float | No
             for other in kinds[one.place.kind]
             if other.place.sizes != one.place.sizes or (not one.place.sizes and other is not one)
         )
-        found.append((one, neighbours.correction(one.place.sizes, near) if near else None))
+        if not near:
+            found.append(LeftOut(one, None, neighbours.FURTHEST))
+            continue
+        away = neighbours.nearest(one.place.sizes, near)
+        found.append(LeftOut(one, neighbours.correction(one.place.sizes, near), away))
     return found
 
 
@@ -157,23 +174,36 @@ def tables() -> list[Table]:
     return [read(path) for path in sorted(FOLDER.glob("kernels_*.json.gz"))]
 
 
-def show(timings: list[KernelTiming]) -> dict[str, Residuals]:
-    """Errors by family without corrections and with those of other kernels; residuals with them by class."""
-    pairs = left_out(timings)
+def show(timings: list[KernelTiming]) -> list[LeftOut]:
+    """Errors by family without corrections and with those of other kernels."""
+    every = left_out(timings)
     print("family          kernels   without: median   p90    with, left out: median   p90   bias")
     for family in sorted({one.family for one in timings}):
-        some = [(one, other) for one, other in pairs if one.family == family]
-        before = [abs(exp(-one.correction) - 1.0) for one, _ in some]
-        after = [exp((other or 0.0) - one.correction) - 1.0 for one, other in some]
+        some = [one for one in every if one.timing.family == family]
+        before = [abs(exp(-one.timing.correction) - 1.0) for one in some]
+        after = [1.0 / one.ratio - 1.0 for one in some]
         errors = [abs(one) for one in after]
         print(
             f"{family:14} {len(some):8} {median(before):17.1%} {np.quantile(before, 0.9):6.1%} "
             f"{median(errors):23.1%} {np.quantile(errors, 0.9):6.1%} {median(after):+6.1%}"
         )
-    ratios: dict[str, list[float]] = defaultdict(list)
-    for one, other in pairs:
-        ratios[one.class_name].append(exp(one.correction - (other or 0.0)))
-    return {name: Residuals("own GPU", "", np.array(some)) for name, some in sorted(ratios.items())}
+    return every
+
+
+def band_rows(every: list[LeftOut]) -> Tables:
+    """The bands of classes, beside a measured kernel: each residual counts as its distance makes it likely."""
+    classes: dict[str, list[LeftOut]] = defaultdict(list)
+    for one in every:
+        classes[one.timing.class_name].append(one)
+    rows: Tables = []
+    for name, some in sorted(classes.items()):
+        ratios = np.array([one.ratio for one in some])
+        beside = np.abs(ratios - 1.0) / [neighbours.widened(one.away) for one in some]
+        width = float(np.quantile(beside, 0.8))
+        kind, row = band_row(f"neighbours {name}", Residuals("own GPU", "", ratios), SOURCE["own GPU"])
+        far = {"distance": "own generation", "width": FURTHER * width, "source": SOURCE["own generation"]}
+        rows += [(kind, row | {"width": width}), (kind, row | far)]
+    return rows
 
 
 def calibrate() -> None:
@@ -184,12 +214,7 @@ def calibrate() -> None:
     found = [(gpu, source, [one for one in some if PLAIN not in one.place.kind]) for gpu, source, some in tables()]
     for generation in {gpu.generation for gpu, _, _ in found}:
         write(generation, [table for table in found if table[0].generation == generation])
-    rows: Tables = []
-    for name, residuals in show([one for _, _, timings in found for one in timings]).items():
-        family = f"neighbours {name}"
-        kind, own = band_row(family, residuals, SOURCE["own GPU"])
-        far = {"distance": "own generation", "width": FURTHER * residuals.width(), "source": SOURCE["own generation"]}
-        rows += [(kind, own), (kind, own | far)]
+    rows = band_rows(show([one for _, _, timings in found for one in timings]))
     update_bands(tuple({row["family"] for _, row in rows}), rows)
 
 
@@ -199,7 +224,8 @@ def check(kind: str = "") -> None:
     if not kind:
         show(timings)
         return
-    for one, other in left_out(timings):
+    for found in left_out(timings):
+        one, other = found.timing, found.correction
         if one.place.kind.startswith(kind):
-            words = "" if other is None else f"{exp(other):7.2f} {exp(other - one.correction) - 1:+7.1%}"
+            words = "" if other is None else f"{exp(other):7.2f} {1.0 / found.ratio - 1:+7.1%}"
             print(f"{one.place.kind:50} {one.name:64} {exp(one.correction):7.2f} {words}")

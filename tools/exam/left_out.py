@@ -143,7 +143,7 @@ def predicted(cases: Sequence[Case], key: Callable[[Case], str]) -> Array:
     return left_out([key(case) for case in cases], of_others)
 
 
-def cross_validate(rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:
+def cross_validate(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """The rows that hand-set constants price, by what was left out when each was predicted; prints the errors."""
     before = [(one, now(one)) for one in CONSTANTS]
     try:
@@ -161,7 +161,7 @@ def cross_validate(rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:
     print(f"\nconstants set by hand: {len(cases)} rows that they price\n{'':38}as it is  fitted")
     for one, value in before:
         print(f"{one.name:38}{value:8.3g}{values[one]:8.3g}")
-    return [(name, _with(cases, times)) for name, times in sets.items()]
+    return {name: _with(cases, times) for name, times in sets.items()}
 
 
 def now(one: Constant) -> float:
@@ -179,12 +179,12 @@ def _with(cases: Sequence[Case], times: Array) -> list[Row]:
     ]
 
 
-def show(found: list[tuple[str, list[Row]]]) -> None:
+def show(found: dict[str, list[Row]]) -> None:
     """Median and 90th percentile, of all and by GPU and kind."""
     for title, key in (("all", lambda row: "all"), ("GPU", lambda row: row.gpu), ("kind", lambda row: row.program.family)):
-        names = sorted({key(row) for _, rows in found for row in rows})
-        print(f"\n{title:28}{'n':>4}" + "".join(f"{name:>20}" for name, _ in found))
+        names = sorted({key(row) for rows in found.values() for row in rows})
+        print(f"\n{title:28}{'n':>4}" + "".join(f"{name:>20}" for name in found))
         for name in names:
-            parts = [[row.outcome for row in rows if key(row) == name] for _, rows in found]
+            parts = [[row.outcome for row in rows if key(row) == name] for rows in found.values()]
             errors = ("{:.1%} {:6.0%}".format(*middle_and_tail(some)) for some in parts)
             print(f"{name:28}{len(parts[0]):4}" + "".join(f"{one:>20}" for one in errors), flush=True)
