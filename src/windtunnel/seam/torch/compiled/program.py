@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from windtunnel.seam.torch.compiled import values
 from windtunnel.seam.torch.compiled.accounting import Accounting
 from windtunnel.seam.torch.compiled.answers import ANSWER, Answers
+from windtunnel.seam.torch.compiled.kernels import launched
 from windtunnel.seam.torch.compiled.recipes import CallRecording, Form, Recipes, ResultPlace, place_of
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.plans.arguments import tensors_in
@@ -25,7 +26,7 @@ from windtunnel.seam.torch.tags import (
     parts_of,
     storage_of,
 )
-from windtunnel.trace.operation import Kind
+from windtunnel.trace.operation import Kind, Signature
 from windtunnel.trace.trace import KIND, SIGNATURE
 
 Tensor = torch.Tensor
@@ -91,12 +92,21 @@ class Program:
         return _joined(recipe.follow(self.dispatch.state, form.tags), computed)
 
     def _settle(self, inputs: Sequence[object]) -> None:
-        """Give gradients that autograd made of nothing, for results that the loss does not use, the others' device."""
+        """Give gradients that autograd made of nothing, for results that the loss does not use, the others' device.
+
+        There a kernel fills them with zeros.
+        """
         dense = [value for value in inputs if isinstance(value, Tensor) and value.layout is torch.strided]
         devices = [storage_of(tensor)._wt.device for tensor in dense]
-        if FLOATING in devices:
-            for tensor in dense:
-                self.dispatch.state.settle(tensor, max(devices))
+        if FLOATING not in devices:
+            return
+        state, device = self.dispatch.state, max(devices)
+        for tensor, before in zip(dense, devices, strict=True):
+            state.settle(tensor, device)
+            if before == FLOATING and device >= 0:
+                size, dtype = tensor.numel() * tensor.element_size(), str(tensor.dtype).removeprefix("torch.")
+                zeros = Signature("aten::zeros", (tuple(tensor.shape),), (dtype,), written_bytes=size)
+                launched(state, device, state.machine.price(state.machine.devices[device], zeros), [tensor], [tensor])
 
     def _called(self, inputs: list[object], form: Form | None) -> Sequence[object]:
         """What the wrapper gives, tensors without values; a call of this form may be written down."""

@@ -409,12 +409,13 @@ class Dispatch(TorchDispatchMode):
                 self.state.guard.made_empty(out)
             self.submit(call, out)
             return out
-        local.host.now_ns += on_cpu(self.machine, call)
         if pinned:
             self.state.pin(out)
         elif not explicit and device == NOWHERE and all(tag_of(t).device != CPU for t in tensors_in(call.args)):
             for tensor in tensors_in((out,)):  # what is made like a host tensor lies on the host
                 self.float(tensor)
+            return out
+        local.host.now_ns += on_cpu(self.machine, call)
         return out
 
     def _check_generator(self, generator: Generator, target: int) -> None:
@@ -531,7 +532,7 @@ class Dispatch(TorchDispatchMode):
             self.tag(value, device)
 
     def float(self, tensor: Tensor) -> None:
-        """Mark a new host tensor as made by C++: it adopts the first device that it meets."""
+        """Mark a new host tensor as made by C++: it adopts the first device that it meets, and the host if it does."""
         try:
             storage = storage_of(tensor)
         except (NotImplementedError, RuntimeError):
@@ -542,10 +543,12 @@ class Dispatch(TorchDispatchMode):
                 self.local.floated.append(ref(tag))
 
     def settle(self, floating: list[Tensor]) -> None:
-        """What met a tensor on the host in an operator lies there too."""
+        """What met a tensor on the host in an operator lies there too, and the host made it."""
+        cost = self.machine.installed[0].cost
         for tensor in floating:
             for part in parts_of(tensor) or [tensor]:
                 storage_of(part)._wt = HOST_TAG
+                self.local.host.now_ns += cost.host_operator_ns(part.numel() * part.element_size())
 
     def resized(self, call: Call) -> None:
         """Follow storages whose size an operator may have changed."""

@@ -20,7 +20,6 @@ from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverloa
 from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.convolutions import OPERANDS, laid_out
 from windtunnel.seam.torch.plans.plan import Plan
-from windtunnel.seam.torch.plans.signature import on_cpu
 from windtunnel.seam.torch.rehearsal.assumptions import KEEP_SHAPES, Assumptions, refusal
 from windtunnel.seam.torch.rehearsal.shape_functions import SHAPES
 from windtunnel.seam.torch.rehearsal.shapes import ShapeMemory, memory_for
@@ -93,7 +92,7 @@ class DatalessDispatch(Dispatch):
         call.kwargs = dict(call.kwargs)
         if call.device < 0:
             call.device = FLOATING
-        out = call.out = self._computed(call)
+        out = self._computed(call)
         if call.device >= 0:
             self.tag(out, call.device)
             if call.plan.kernel:
@@ -101,7 +100,6 @@ class DatalessDispatch(Dispatch):
         else:
             for tensor in tensors_in((out,)):
                 storage_of(tensor)._wt = Tag(FLOATING, 0)
-            self.local.host.now_ns += on_cpu(self.machine, call)
         return out
 
     def compute(self, call: Call) -> Result:
