@@ -12,6 +12,7 @@ from tools import ROOT
 from tools.calibration import calibrate_bands, calibrate_compiled, calibrate_images
 from tools.corpus import recordings, training
 from tools.fitting import forget_shares
+
 from windtunnel.cost import bands
 
 
@@ -82,7 +83,8 @@ def test_a_kernel_that_takes_nearly_all_of_a_step_counts_as_one():
     equal = bands.Kernels.of([(10, 0.4), (10, 0.2)])
     assert alone.number == pytest.approx(1.0, abs=0.03)
     assert (equal.number, equal.mean) == (2.0, pytest.approx(0.3))
-    assert bands.Kernels.of([]) is None and bands.Kernels.of([(0, 0.4)]) is None
+    assert bands.Kernels.of([]) is None
+    assert bands.Kernels.of([(0, 0.4)]) is None
 
 
 @pytest.mark.parametrize("held_out", [False, True])

@@ -1,11 +1,12 @@
 """Bands of convolutions and of whole steps, from models that no constant has seen.
 
 Convolutions on tensor cores were never timed one by one, so their band is that of the steps that they take three tenths
-of at least, or a tenth for depthwise ones. A step's band is the mean of its kernels', by their time: all of it where one
-kernel takes the time, and a share of it where many do, since their errors cancel in part. The share holds 80 % of the
-steps of four sets of equal weight: timm's models eager and compiled (with the model's family left out), those of `make
-accuracy-transformers`, and those of `make accuracy` that nothing was fitted on. Compiled steps have a share of their
-own, which holds 80 % of timm's.
+of at least, or a tenth for depthwise ones.
+
+A step's band is the mean of its kernels', by their time: all of it where one kernel takes the time, and a share of it
+where many do, since their errors cancel in part. The share holds 80 % of the steps of four sets of equal weight: timm's
+models eager and compiled (with the model's family left out), those of `make accuracy-transformers`, and those of `make
+accuracy` that nothing was fitted on. Compiled steps have a share of their own, which holds 80 % of timm's.
 """
 
 from __future__ import annotations

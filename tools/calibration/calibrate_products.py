@@ -2,8 +2,8 @@
 
 Shapes are left out by whole (n, k) pairs: a pair's products of all m are in one of five folds, and each fold is
 predicted with constants that were fitted on the others. A generation is left out by predicting its GPU with another's
-constants. The bands are the 80 % intervals of measured over predicted time in both. Where `make hardware` timed products
-in 32 bits, short ones and later ones than the table's, those count as much as the table.
+constants. The bands are the 80 % intervals of measured over predicted time in both. Where `make hardware` timed
+products in 32 bits, short ones and later ones than the table's, those count as much as the table.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ class Timings(NamedTuple):
 
     def take(self, rows: Any) -> Timings:
         """Some of the rows."""
-        return Timings(*(column[rows] for column in self[:-1]), self.hidden)
+        batch, m, n, k, inputs, us, hidden = self
+        return Timings(batch[rows], m[rows], n[rows], k[rows], inputs[rows], us[rows], hidden)
 
     def folds(self) -> list[int]:
         """The fold of each row, the same for all of a pair (n, k)."""
@@ -163,7 +164,7 @@ def beside(table: TimingTable, generation: str) -> list[tuple[gpus.Gpu, Timings]
                 sizes = flops.product_sizes(signature, bare(signature.name), signature.shapes[: signature.inputs])
                 shapes.append((*sizes, 1.0, row["us"]))
         wide = [shape for shape in shapes if min(shape[1:3]) > 1]
-        found.append((gpu, Timings(*np.array(wide, float).T, hidden=0.0)))
+        found.append((gpu, Timings(*np.array(wide, float).T)._replace(hidden=0.0)))
     return found
 
 

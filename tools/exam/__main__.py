@@ -18,12 +18,14 @@ from pathlib import Path
 
 import numpy as np
 
+from tools.calibration import calibrate_neighbours
 from tools.corpus.outcomes import Outcome, middle_and_tail, show, summarize
 from tools.docs import figures
 from tools.exam import kernelbench, left_out, rows
 from tools.exam.kernelbench import Row
 from tools.fitting import OF_EXAM, Residuals, band_row, update_bands
 from windtunnel import hosts
+from windtunnel.cost import bands, neighbours
 
 BANDS = dict(
     zip(OF_EXAM, (("convolution, transposed", "convolution, 1-D", "convolution, 3-D"), ("convolution, depthwise",)),
@@ -57,6 +59,40 @@ def entry(some: list[Row]) -> dict[str, str | float]:
     }
 
 
+ELSEWHERE = {
+    "A10": "no row at hand: an A10G, the same chip with more power, is nearest",
+    "GH200": "no row at hand: the same SMs as an H100's, another host",
+}
+"""GPUs of which nothing was published that may be looked at."""
+
+
+def own_kernels() -> dict[str, dict[str, str | float | None]]:
+    """Rows of docs/exam.md for GPUs that no published times are of: what their own kernels say, or that none do."""
+    tables = calibrate_neighbours.tables()
+    every = iter(calibrate_neighbours.left_out([one for _, _, timings in tables for one in timings]))
+    rows: dict[str, dict[str, str | float | None]] = {}
+    for gpu, _, timings in tables:
+        some = [next(every) for _ in timings]
+        outcomes = [Outcome(one.timing.name, gpu.key, 1.0 / one.ratio, 1.0, width_of(one)) for one in some]
+        middle, tail = middle_and_tail(outcomes)
+        worst = max(outcomes, key=lambda one: abs(np.log(one.ratio)))
+        rows[gpu.key] = {
+            "what": f"{gpu.key.split('-')[0]}, kernels of its own, each left out",
+            "number": len(outcomes),
+            "median": round(100 * middle, 1),
+            "p90": round(100 * tail),
+            "inside": round(100 * sum(one.inside for one in outcomes) / len(outcomes)),
+            "worst": f"{worst.model}: {worst.ratio:.2g} times as long",
+        }
+    nothing = dict.fromkeys(("median", "p90", "inside"), None)
+    return rows | {key: {"what": key, "number": 0, **nothing, "worst": why} for key, why in ELSEWHERE.items()}
+
+
+def width_of(one: calibrate_neighbours.LeftOut) -> float:
+    """The band of a kernel beside the others of its kind."""
+    return neighbours.widened(one.away) * bands.band(f"neighbours {one.timing.class_name}", "own GPU")
+
+
 def write_figures(found: list[Row]) -> None:
     """Write the tables of docs/exam.md: by machine, and by kind of program."""
     machines: dict[str, list[Row]] = defaultdict(list)
@@ -64,12 +100,12 @@ def write_figures(found: list[Row]) -> None:
     for row in found:
         machines[row.outcome.group].append(row)
         kinds[row.program.family].append(row)
-    table = {}
+    table: dict[str, dict[str, str | float | None]] = {}
     for name, some in machines.items():
         gpu, commit = name.split()
         release = next(edition.release for edition in kernelbench.EDITIONS if edition.commit == commit)
         table[f"{gpu}-{commit}"] = {"what": f"{gpu}, {release}" if release else gpu, **entry(some)}
-    figures.record("exam", table | {"all": {"what": "all", **entry(found)}})
+    figures.record("exam", table | {"all": {"what": "all", **entry(found)}} | own_kernels())
     figures.record("exam-kinds", {name: {"what": name, **entry(some)} for name, some in sorted(kinds.items())})
 
 

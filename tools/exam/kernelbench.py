@@ -166,7 +166,8 @@ def predicted(program: Program, gpu: str, edition: Edition, host: str = hosts.DE
         with torch.device("cuda"):  # inputs of gigabytes are made where they cost nothing
             inputs = [one.cuda() if isinstance(one, torch.Tensor) else one for one in names["get_inputs"]()]
             model = names["Model"](*names["get_init_inputs"]()).cuda()
-        spent, busy, kernels = [], [], ()
+        spent, busy = [], []
+        kernels: tuple[tuple[Signature, int], ...] = ()
         for trial in range(WARM_UP + TRIALS):
             if edition.clears_l2:
                 torch.empty(CLEARED, dtype=torch.int64, device="cuda").fill_(42)

@@ -17,7 +17,7 @@ import numpy as np
 
 from tools.corpus.outcomes import middle_and_tail
 from tools.exam.kernelbench import Row, cuda_of
-from tools.fitting import Array, chosen, left_out, search
+from tools.fitting import Array, Mask, chosen, left_out, search
 from windtunnel import gpus
 from windtunnel.cost import CostModel
 from windtunnel.cost.families import convolutions, streams
@@ -105,8 +105,8 @@ class Case:
     def _price(self, values: dict[Constant, float]) -> float:
         for one, value in values.items():
             one.put(value)
-        own = {one.attribute: value for one, value in values.items() if one.owner == self.gpu.key}
-        cost = CostModel(replace(self.gpu, **own), self.cuda)
+        clock = next((value for one, value in values.items() if one.owner == self.gpu.key), self.gpu.clock_share)
+        cost = CostModel(replace(self.gpu, clock_share=clock), self.cuda)
         changed = sum(_ns(cost, signature) - ns for signature, ns in self.row.kernels)
         return self.row.outcome.predicted + changed / 1e6
 
@@ -136,7 +136,7 @@ def values_of(levels: Levels) -> dict[Constant, float]:
 def predicted(cases: Sequence[Case], key: Callable[[Case], str]) -> Array:
     """Times with the rows that share a key left out."""
 
-    def of_others(_: str, others: Array, mine: Array) -> Array:
+    def of_others(_: str, others: Mask, mine: Mask) -> Array:
         values = fit(chosen(cases, others))
         return np.array([case.ms(values) for case in chosen(cases, mine)])
 
@@ -147,7 +147,9 @@ def cross_validate(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """The rows that hand-set constants price, by what was left out when each was predicted; prints the errors."""
     before = [(one, now(one)) for one in CONSTANTS]
     try:
-        cases = [Case(row) for row in rows if sum(ns for _, ns in row.kernels) >= LEAST_PART * 1e6 * row.outcome.predicted]
+        cases = [
+            Case(row) for row in rows if sum(ns for _, ns in row.kernels) >= LEAST_PART * 1e6 * row.outcome.predicted
+        ]
         cases = [case for case in cases if case.constants]
         values = fit(cases)
         sets = {"as they are": np.array([case.row.outcome.predicted for case in cases])}
@@ -181,7 +183,11 @@ def _with(cases: Sequence[Case], times: Array) -> list[Row]:
 
 def show(found: dict[str, list[Row]]) -> None:
     """Median and 90th percentile, of all and by GPU and kind."""
-    for title, key in (("all", lambda row: "all"), ("GPU", lambda row: row.gpu), ("kind", lambda row: row.program.family)):
+    for title, key in (
+        ("all", lambda row: "all"),
+        ("GPU", lambda row: row.gpu),
+        ("kind", lambda row: row.program.family),
+    ):
         names = sorted({key(row) for rows in found.values() for row in rows})
         print(f"\n{title:28}{'n':>4}" + "".join(f"{name:>20}" for name in found))
         for name in names:

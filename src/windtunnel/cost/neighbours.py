@@ -7,9 +7,9 @@ of the kind's kernels, each weighted by the inverse fourth power of its distance
 ones gets something between and one far away the nearest. Kinds that were not measured keep the family's time.
 
 The families say how time changes with sizes and from GPU to GPU; corrections say what they leave out: how rows are
-divided among threads, which kernel a library chooses, what L2 holds. Beyond a distance of `REACH` a correction counts
-less and less, and the band has what was left of it; it widens from the nearest kernel on (`widened`). `make calibrate` writes the file, and prints the error with each
-kernel left out of its own correction.
+divided among threads, which kernel a library chooses, what L2 holds. The band widens with the distance to the nearest
+kernel (`widened`); beyond a distance of `REACH` a correction counts less and less, and the band has what was left of
+it. `make calibrate` writes the file, and prints the error with each kernel left out of its own correction.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ SOFTEN = 0.05
 REACH = 2.0
 """How far a correction holds, in factors of two of a size; further away it fades with the square of the distance."""
 WIDER, FURTHEST = 1.4, 4.0
-"""How errors grow with the distance to the nearest measured kernel, a factor of two of a size, and up to which distance.
-Of 2,012 kernels left out of their own correction, four fifths are within 29 % up to one factor of two, 38 % up to two,
-59 % up to three and 89 % beyond."""
+"""How errors grow with the distance to the nearest measured kernel, in factors of two of a size, and how far. Of 2,012
+kernels left out of their own correction, four fifths are within 29 % up to one, 38 % up to two, 59 % up to three and
+89 % beyond."""
 _BY_NAME = ("norm", "softmax", "embedding", "index", "scan", "sort", "random", "foreach", "optimizer")
 """Classes whose operators are kernels of their own each."""
 _BY_FORM = ("elementwise", "activation", "copy", "fill", "reduction")

@@ -185,7 +185,7 @@ def memory_us(
     return passes * (1.0 / high + distinct / wide) + product.hidden * once + constants.lag_us
 
 
-def written_us(product: Product, rates: Rates) -> Any:
+def written_us(product: Product, rates: Rates) -> Number:
     """Time of the writing that nothing hides."""
     return (1.0 - product.hidden) * _traffic(product, rates)[0] * rates.memory_bytes / rates.stream_bytes
 

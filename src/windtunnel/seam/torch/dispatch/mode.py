@@ -532,7 +532,7 @@ class Dispatch(TorchDispatchMode):
             self.tag(value, device)
 
     def float(self, tensor: Tensor) -> None:
-        """Mark a new host tensor as made by C++: it adopts the first device that it meets, and the host if it does."""
+        """Mark a new host tensor as made by C++: it adopts the first device that it meets, which it costs time."""
         try:
             storage = storage_of(tensor)
         except (NotImplementedError, RuntimeError):
