@@ -13,7 +13,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "corpus": {"hardware"},
     "calibration": {"corpus", "fitting"},
     "compare": {"corpus", "calibration"},
-    "exam": {"corpus", "docs", "fitting"},
+    "exam": {"calibration", "corpus", "docs", "fitting"},
     "programs": {"docs"},
     "advice": {"programs"},
 }
