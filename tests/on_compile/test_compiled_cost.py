@@ -310,3 +310,23 @@ def test_the_report_counts_graphs_kernels_and_breaks(session: Session) -> None:
     assert found.compile_ns > 10**8
     explained = torch._dynamo.explain(forward)(x)
     assert (explained.graph_count, explained.graph_break_count) == (2, 1)
+
+
+def test_zeros_for_results_that_the_loss_leaves_out_are_the_gpus(session: Session) -> None:
+    """Logits beside the loss, as nanoGPT returns them: their gradient is a kernel and none of the host's time."""
+    model = nn.Linear(512, 512).cuda()
+
+    @torch.compile
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        results = model(x)
+        return results, results.mean()
+
+    x = torch.randn(65536, 512, device="cuda")
+    for _ in range(2):
+        loss = step(x)[1]
+        torch.cuda.synchronize()
+        since, begun = len(session.trace.rows), time.perf_counter()
+        loss.backward()
+        spent_s = time.perf_counter() - begun
+    assert "aten::zeros" in launched(session, since)
+    assert spent_s < 0.005  # zeros of 128 MiB take the host 15 ms
