@@ -7,6 +7,7 @@ out: each stage is a process.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -24,8 +25,6 @@ from windtunnel.reports.parts.job import slowest
 
 FOLDER = Path(__file__).resolve().parent
 STEP = re.compile(r"step of ([\d.]+) ms")
-BAND = re.compile(r"^step +([\d.]+ \w+) \(([\d.]+ \w+) to ([\d.]+ \w+)", re.MULTILINE)
-UNITS = {"s": 1e3, "ms": 1.0, "us": 1e-3}
 MOST_STAGES = 8
 
 
@@ -95,18 +94,17 @@ def run(row: ClusterRow) -> tuple[float, float]:
     Raises:
         RuntimeError: the program failed, or does not fit.
     """
-    options = ["--cluster", row.cluster, "--network", row.network, "--check-fold", "0"]
+    options = ["--json", "--cluster", row.cluster, "--network", row.network, "--check-fold", "0"]
     command = [sys.executable, "-m", "windtunnel", "run", *options, *row.command()]
     ended = subprocess.run(
         command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
     )
-    step, band = STEP.search(ended.stdout), BAND.search(ended.stderr)
+    step = STEP.search(ended.stderr)
     if ended.returncode or step is None:
         raise RuntimeError(next((line for line in ended.stderr.splitlines() if "Error" in line), ended.stderr[-300:]))
-    if band is None:
-        return float(step[1]), 0.0
-    middle, low, high = (float(part.split()[0]) * UNITS[part.split()[1]] for part in band.groups())
-    return float(step[1]), max(middle / low - 1.0, high / middle - 1.0)
+    timing = json.loads(ended.stdout)["timing"]
+    middle, ends = timing["step_ns"], timing["step_range_ns"]
+    return float(step[1]), max(middle / ends[0] - 1.0, ends[1] / middle - 1.0) if middle else 0.0
 
 
 def predicted(some: Sequence[ClusterRow]) -> Iterator[tuple[ClusterRow, Outcome]]:

@@ -1,8 +1,11 @@
-"""GPT as Megatron-DeepSpeed trains it, in stock PyTorch: tensor and data parallelism, and one forward one backward.
+"""GPT as Megatron-DeepSpeed trains it: tensor and data parallelism, and one forward one backward.
 
 Weights in FP16 with FP32 copies, gradients reduced at the end of a step in one piece, attention by batched products,
-whole blocks computed again with --recompute. The causal mask, which Megatron's own softmax applies, is left out. Rank 0
-prints the milliseconds of a step of --accumulate micro-batches, until the last rank has ended.
+whole blocks computed again with --recompute. vTrain's model of a layer lays activations out as Megatron-LM 3.0 does, of
+which three habits are here: the gradient of a column-parallel product's input is reduced beside the product for its
+weight (tensor_parallel/layers.py), dropout and the addition after it are one kernel (`bias_dropout_add_fused_train`),
+and each rank sends the next stage its own part (p2p_communication.py). The causal mask, which Megatron's softmax
+applies, is left out. Rank 0 prints the milliseconds of a step of --accumulate micro-batches, until all have ended.
 """
 
 from __future__ import annotations
@@ -20,23 +23,54 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.utils.checkpoint import checkpoint
 
+import windtunnel
+
 WORDS = 51200
+DROPPED = 0.1
 HALF = torch.float16
 
 
-class Copy(torch.autograd.Function):
-    """To all ranks of a tensor-parallel group: the gradient is their sum."""
+@windtunnel.kernel("megatron::dropout_add", like="aten::native_dropout", define=True)
+def dropout_add(x: Tensor, residual: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """Dropout and the addition after it, with what was kept."""
+    kept, mask = torch.native_dropout(x, share, True)
+    return residual + kept, mask
+
+
+class DropoutAdd(torch.autograd.Function):
+    """What PyTorch's own compiler of scripts makes of Megatron's `bias_dropout_add`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    def forward(ctx: Any, x: Tensor, residual: Tensor) -> Tensor:
+        out, mask = torch.ops.megatron.dropout_add(x, residual, DROPPED)
+        ctx.save_for_backward(mask)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        (mask,) = ctx.saved_tensors
+        return torch.ops.aten.native_dropout_backward(grads[0], mask, 1.0 / (1.0 - DROPPED)), grads[0]
+
+
+class ColumnProduct(torch.autograd.Function):
+    """A product with a rank's columns: its input's gradients are summed while that of the weight is computed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.save_for_backward(x, weight)
         ctx.group = group
-        return x.view_as(x)
+        return F.linear(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        summed = grads[0].contiguous()
-        dist.all_reduce(summed, group=ctx.group)
-        return summed, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        x, weight = ctx.saved_tensors
+        summed = grads[0].matmul(weight)
+        work = dist.all_reduce(summed, group=ctx.group, async_op=True)
+        rows = grads[0].flatten(0, -2)
+        of_weight, of_bias = rows.t().matmul(x.flatten(0, -2)), rows.sum(0)
+        assert work is not None
+        work.wait()
+        return summed, of_weight, of_bias, None
 
 
 class Reduce(torch.autograd.Function):
@@ -53,6 +87,38 @@ class Reduce(torch.autograd.Function):
         return grads[0], None
 
 
+class Leave(torch.autograd.Function):
+    """A rank's part of what all ranks of a tensor-parallel group have: between stages each sends its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return x.chunk(group.size())[group.rank()]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return gathered(grads[0], ctx.group), None
+
+
+class Arrive(torch.autograd.Function):
+    """The whole of what a stage got in parts."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return gathered(part, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0].flatten().chunk(ctx.group.size())[ctx.group.rank()], None
+
+
+def gathered(part: Tensor, group: dist.ProcessGroup) -> Tensor:
+    whole = part.new_empty(group.size() * part.numel())
+    dist.all_gather_into_tensor(whole, part.contiguous(), group)
+    return whole
+
+
 class GptLayer(nn.Module):
     """A tensor-parallel rank's part of a layer."""
 
@@ -64,25 +130,24 @@ class GptLayer(nn.Module):
         self.qkv, self.out = nn.Linear(width, 3 * width // ranks), nn.Linear(width // ranks, width)
         self.up, self.down = nn.Linear(width, 4 * width // ranks), nn.Linear(4 * width // ranks, width)
 
-    def enter(self, x: Tensor) -> Tensor:
-        return Copy.apply(x, self.group) if self.group else x
+    def column(self, x: Tensor, part: nn.Linear) -> Tensor:
+        return ColumnProduct.apply(x, part.weight, part.bias, self.group) if self.group else part(x)
 
     def leave(self, x: Tensor) -> Tensor:
         return Reduce.apply(x, self.group) if self.group else x
 
     def attention(self, x: Tensor) -> Tensor:
         """Products, softmax and dropout, as before fused attention: Megatron's softmax scales and masks as it reads."""
-        parts = self.qkv(x).unflatten(-1, (self.heads, 3 * self.width)).transpose(1, 2)
+        parts = self.column(x, self.qkv).unflatten(-1, (self.heads, 3 * self.width)).transpose(1, 2)
         q, k, v = (part.flatten(0, 1) for part in parts.chunk(3, -1))
         room = torch.empty((), dtype=x.dtype, device=x.device).expand(q.shape[0], q.shape[1], k.shape[1])
         scores = torch.baddbmm(room, q, k.transpose(1, 2), beta=0.0, alpha=self.width**-0.5)
-        mixed = torch.bmm(F.dropout(F.softmax(scores, -1), 0.1), v)
+        mixed = torch.bmm(F.dropout(F.softmax(scores, -1), DROPPED), v)
         return self.out(mixed.unflatten(0, (-1, self.heads)).transpose(1, 2).flatten(2))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + F.dropout(self.leave(self.attention(self.enter(self.norm_1(x)))), 0.1)
-        fed = self.down(F.gelu(self.up(self.enter(self.norm_2(x)))))
-        return x + F.dropout(self.leave(fed), 0.1)
+        x = DropoutAdd.apply(self.leave(self.attention(self.norm_1(x))), x)
+        return DropoutAdd.apply(self.leave(self.down(F.gelu(self.column(self.norm_2(x), self.up)))), x)
 
 
 class Scores(nn.Module):
@@ -106,15 +171,19 @@ class Part(nn.Module):
         count = given.layers // given.stages + (stage < given.layers % given.stages)
         self.blocks = nn.ModuleList(GptLayer(given.width, given.heads, group) for _ in range(count))
         self.scores = Scores(given.width, ranks) if stage == given.stages - 1 else None
-        self.group, self.recompute = group, given.recompute
+        self.group, self.recompute, self.shape = group, given.recompute, (given.batch, given.length, given.width)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.words is not None:
             x = self.words(x)
             x = Reduce.apply(x, self.group) if self.group else x
+        elif self.group:
+            x = Arrive.apply(x, self.group).view(self.shape)
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)
-        return x if self.scores is None else self.scores(x)
+        if self.scores is not None:
+            return self.scores(x)
+        return Leave.apply(x.flatten(), self.group) if self.group else x
 
 
 def loss_of(scores: Tensor, tokens: Tensor, group: dist.ProcessGroup | None) -> Tensor:
