@@ -164,10 +164,12 @@ class Dispatch(TorchDispatchMode):
                 work.gap(clock_ns(), func.name(), args)
             work.inside = True
         try:
-            if types and any(t.__torch_dispatch__ is not PLAIN for t in types):
-                # Nothing happens on a device where shapes alone are traced. Other subclasses take themselves apart
-                # first: what they are made of comes here again.
-                return fake.run(self.state, func, args, kwargs or {}) if TRACED.intersection(types) else NotImplemented
+            for kind in types:
+                if kind.__torch_dispatch__ is not PLAIN:
+                    # Nothing happens on a device where shapes alone are traced. Other subclasses take themselves apart
+                    # first: what they are made of comes here again.
+                    traced = TRACED.intersection(types)
+                    return fake.run(self.state, func, args, kwargs or {}) if traced else NotImplemented
             if self.traced and (tracer := fake.tracer()) is not None:
                 # It belongs before this mode, but PyTorch keeps it after all others, where it would see the CPU.
                 with fake.without_tracer(), self.parts:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import functools
 import itertools
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
@@ -47,7 +47,7 @@ def _looking(state: State) -> Iterator[None]:
     if not HERE.folder:
         yield
         return
-    over = threading.Lock()
+    over = _thread.allocate_lock()
     over.acquire()
     site = state.machine.trace.sites[state.site()]  # of the thread that waits
 
@@ -59,7 +59,7 @@ def _looking(state: State) -> Iterator[None]:
                 _tell(state, [_note(site, *one) for one in gone])
             before = gone
 
-    threading.Thread(target=look, name="windtunnel-arrivals", daemon=True).start()
+    _thread.start_new_thread(look, ())  # no thread of the program's: from its second on, all verbs take turns
     try:
         yield
     finally:
