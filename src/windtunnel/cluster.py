@@ -66,7 +66,7 @@ def play(
     while True:
         ended = attempt(fold)
         changes = changes_in(folder)
-        if changes and not ended.interrupted:
+        if changes and not ended.interrupted and ended.code <= 128:  # else somebody ended it
             wanted, why = fold, changes[0].why
             for change in changes:
                 wanted = change.apply(wanted)
@@ -133,28 +133,11 @@ def _after(
     for stride, count in uses.kinds:
         wanted = wanted.with_kind(stride, count)
     wanted = wanted.with_alone(uses.few)
-    if wanted == fold:
-        wanted = _apart(fold, pairs) if fold.world <= MOST_WHOLE else _cut(fold, uses, by_rank(result))
+    if wanted == fold:  # nothing says which other ranks differ as well
+        wanted = fold.whole() if fold.world <= MOST_WHOLE else _cut(fold, uses, by_rank(result))
     if len(wanted.played) > MOST_PROCESSES or wanted == fold:
         wanted = fold.whole() if fold.world <= MOST_WHOLE else fold
     return wanted, why
-
-
-def _apart(fold: Fold, pairs: Sequence[tuple[int, int]]) -> Fold:
-    """Ranks that differ from the first of their class stand for nobody else; if all do, the first or the last does."""
-    alone: set[int] = set()
-    played = set(fold.played)
-    for members in fold.classes:
-        others = [rank for rank in members[1:] if rank in played]
-        differ = [other for first, other in pairs if first == members[0]]
-        before = [rank for rank in fold.alone if fold.class_of(rank)[2:] == fold.class_of(members[0])[2:]]
-        if 0 < len(differ) < len(others):
-            alone |= set(differ)
-        elif differ and not before:
-            alone.add(members[0])
-        elif differ and max(before) < members[-1]:
-            alone.add(members[-1])
-    return fold.with_alone(alone)
 
 
 def _cut(fold: Fold, uses: Uses, traces: Mapping[int, Trace]) -> Fold:
@@ -178,6 +161,19 @@ def _cut(fold: Fold, uses: Uses, traces: Mapping[int, Trace]) -> Fold:
     if between:
         return fold.with_beside(between)
     return replace(fold, beside=frozenset(uses.ranks)).with_cuts(cuts) if len(fold.cuts | cuts) <= MOST_WHOLE else fold
+
+
+def unexplained(fold: Fold, traces: Mapping[int, Trace]) -> set[int]:
+    """Cuts at which no tensor's dimension runs out: ranks between those that were compared may differ just as well.
+
+    That the first rank or the last one does more is common.
+    """
+    ends = {end for trace in traces.values() for end in run_out(trace, fold.world)}
+    sizes = {size for trace in traces.values() for size in group_sizes(trace)} | {fold.world}
+    known = {1, fold.world - 1} | ends
+    if ends:  # in each of several groups
+        known |= {cut for cut in fold.cuts for size in sizes if cut % size in ends | {0}}
+    return set(fold.cuts - known)
 
 
 def unlike(fold: Fold, result: launch.Result) -> list[Note]:
@@ -259,8 +255,14 @@ def tell(fold: Fold, uses: Uses, result: launch.Result, differences: Sequence[No
     lines = job.describe({rank: traces[rank] for rank in firsts}, fold.words(), firsts, fold.world)
     if not fold.is_whole and (why := unequal_times(fold, result)):
         lines["assumed"] = f"that all ranks of a class are equally late, though {why}"
-    if uses.unknown and not fold.is_whole:
+    guessed = set() if fold.is_whole else unexplained(fold, traces)
+    if guessed:
+        lines["not compared"] = f"why ranks differ from {spans(sorted(guessed))} on is not known, so others may as well"
+    elif uses.unknown and not fold.is_whole:
         lines["not compared"] = f"what the ranks do at {', '.join(uses.unknown[:MOST_NAMED])} is known when they run"
+    elif uses.seeded and not fold.is_whole:
+        seeds = ", ".join(uses.seeded[:MOST_NAMED])
+        lines["not compared"] = f"what others do by random numbers of their own, from {seeds}"
     for rank, trace in traces.items():
         trace.facts.update(played=fold.words(), job=lines, world_size=fold.world, nodes=fold.world // fold.per_node)
         model = next((gpu.get("name") for gpu in trace.facts.get("gpus", ())), "GPU")
@@ -271,7 +273,7 @@ def tell(fold: Fold, uses: Uses, result: launch.Result, differences: Sequence[No
     for note in differences if result.traces else ():
         detail = dict(note.detail)
         pair = int(detail["rank"]), int(detail["other"])
-        apart = fold.is_whole or fold.first_of[pair[0]] != fold.first_of[pair[1]]
+        apart = fold.is_whole or (not guessed and fold.first_of[pair[0]] != fold.first_of[pair[1]])
         result.traces[0].remark(note._replace(detail=(*note.detail, ("apart", int(apart)))))
 
 

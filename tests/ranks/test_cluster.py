@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from windtunnel import agent, cluster, launch
 from windtunnel.ranks.fold import EVERY, Change, Fold
 from windtunnel.trace import journal
@@ -72,20 +74,18 @@ def test_what_a_rank_asks_for_is_played_next(tmp_path):
     assert was.reasons == ["rank 0 sends to rank 1"]
 
 
-def test_a_first_rank_that_does_more_is_played_apart(tmp_path):
+@pytest.mark.parametrize("special", [0, 7])
+def test_where_nothing_says_why_a_rank_differs_all_of_few_are_played(tmp_path, special):
+    """The ranks between may differ as well: as where each drops layers at random, by a seed of its own."""
+
     def leave(fold, rank):
-        return trace(rank, "aten::mm", *(["aten::add"] if rank == 0 else []))
+        return trace(rank, "aten::mm", *(["aten::add"] if rank == special else []))
 
     was, attempts = played(tmp_path, leave)
-    assert attempts == [[0, 7], [0, 1, 7]]
+    assert attempts == [[0, 7], list(range(8))]
+    assert was.fold.is_whole
     notes = [note for note in was.result.traces[0].notes if note.code == "ranks-differ"]
-    assert [dict(note.detail)["apart"] for note in notes] == [1]
-
-
-def test_a_last_rank_that_does_more_is_played_apart(tmp_path):
-    was, attempts = played(tmp_path, lambda fold, rank: trace(rank, "aten::mm", *["aten::add"] * (rank == 7)))
-    assert attempts == [[0, 7], [0, 1, 7], [0, 1, 6, 7]]
-    assert was.fold.alone == {0, 7}
+    assert {dict(note.detail)["apart"] for note in notes} == {1}
 
 
 def test_ranks_that_all_differ_are_all_played(tmp_path):
@@ -117,6 +117,29 @@ def test_a_large_cluster_whose_ranks_all_differ_is_an_error(tmp_path):
     assert len(attempts[-1]) <= 64
     notes = [dict(note.detail) for note in was.result.traces[0].notes if note.code == "ranks-differ"]
     assert not all(detail["apart"] for detail in notes)
+
+
+def test_a_large_cluster_that_differs_for_no_known_reason_is_an_error(tmp_path):
+    was, _ = played(tmp_path, lambda fold, rank: trace(rank, *["aten::mm"] * (1 + (rank > 40))), Fold(64, 8))
+    assert was.fold.cuts == {41}
+    notes = [dict(note.detail) for note in was.result.traces[0].notes if note.code == "ranks-differ"]
+    assert notes
+    assert not any(detail["apart"] for detail in notes)
+    assert "from 41 on" in was.result.traces[0].facts["job"]["not compared"]
+
+
+def test_more_ranks_are_compared_where_each_has_random_numbers_of_its_own(tmp_path):
+    program = launch.Program("code", "import random\nrandom.seed(7 + rank)")
+    was, attempts = played(tmp_path, lambda fold, rank: trace(rank, "aten::mm"), Fold(64, 8), program=program)
+    assert attempts == [[0, 1, 32, 62, 63]]
+    assert "<string>:2" in was.result.traces[0].facts["job"]["not compared"]
+
+
+def test_a_run_that_somebody_ended_is_not_begun_anew(tmp_path):
+    change = Change("beside", (3,), "it needs rank 3")
+    was, attempts = played(tmp_path, lambda fold, rank: change, codes=[143])
+    assert len(attempts) == 1
+    assert was.ended.code == 143
 
 
 def test_a_rank_that_the_source_sets_apart_is_compared(tmp_path):

@@ -66,6 +66,13 @@ def test_few_ranks_may_differ_from_all_others():
     assert uses({"a.py": RANK + "if rank == 0: work()"}, 64, 8).few == {0}
 
 
+def test_seeds_of_the_hosts_random_numbers_are_named():
+    found = uses({"a.py": RANK + "random.seed(seed + rank)\nrng = np.random.default_rng(seed=rank)"}, 64, 8)
+    assert found.seeded == ["a.py:2", "a.py:3"]
+    assert found.ranks == {1, 32, 62}
+    assert uses({"a.py": RANK + "random.seed(7)\ntorch.manual_seed(rank)"}, 64, 8).seeded == []
+
+
 def test_a_file_that_is_no_python_says_nothing():
     assert uses({"a.py": "if rank ==="}, 8, 8).ranks == set()
 

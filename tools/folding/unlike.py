@@ -53,6 +53,13 @@ PROGRAMS = {
     "lengths by chance": (
         "import random\nrandom.seed(rank)\ntorch.randn(random.randint(1, 4000), 256, device='cuda') @ x"
     ),
+    "layers dropped by chance": (
+        "import random\nrandom.seed(1000 + rank)\nfor _ in range(8):\n    if random.random() > 0.2: x @ x"
+    ),
+    "counted in a store": (
+        "store = dist.distributed_c10d._get_default_store()\n"
+        "if store.add('arrived', 1) == world: store.set('all', '1')\nstore.wait(['all'])\nif rank == 3: x @ x"
+    ),
     "uneven shards": "torch.randn(len(range(1001)[rank::world]), 256, device='cuda') @ x",
     "a group of two": (
         "g = dist.new_group([2, 3])\nif rank in (2, 3): dist.all_reduce(torch.ones(8, device='cuda'), group=g)"

@@ -2,7 +2,8 @@
 
 `rank == 3`, `rank % 4` and `sizes[rank]` sort the ranks by their values, and one rank of each value is to be compared
 with the others. An expression with a value of its own for each rank (`seed + rank`) sorts nobody: where it matters, the
-first rank and the last one differ. What depends on values that only the running program has is named.
+first rank and the last one differ. Where it seeds random numbers of Python's or NumPy's, by which ranks may choose, any
+two may differ or not: further ones are compared. What depends on values that only the running program has is named.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ OPERATORS: dict[type[ast.AST], Callable[..., object]] = {
     ast.Invert: operator.invert, ast.Is: operator.is_, ast.IsNot: operator.is_not,
     ast.In: lambda one, many: one in many, ast.NotIn: lambda one, many: one not in many,
 }  # fmt: skip
+SEEDS = frozenset({"seed", "default_rng", "Random", "RandomState", "SeedSequence", "set_seed", "seed_everything"})
+"""Functions that seed random numbers which a program has on the host."""
 LIBRARIES = frozenset({"dist", "distributed", "c10d", "hvd"})
 MOST_VALUES = 64
 MOST_FEW = 16
@@ -45,13 +48,15 @@ class Uses:
     """What a source does with the rank.
 
     `ranks` are to be compared with the first and the last, `few` may differ from all others, `kinds` are periods and
-    blocks of ranks that may; what the lines of `unknown` do is not known before they run.
+    blocks of ranks that may; what the lines of `unknown` do is not known before they run. Those of `seeded` give each
+    rank random numbers of its own.
     """
 
     ranks: set[int] = field(default_factory=set)
     few: set[int] = field(default_factory=set)
     kinds: set[tuple[int, int]] = field(default_factory=set)
     unknown: list[str] = field(default_factory=list)
+    seeded: list[str] = field(default_factory=list)
 
 
 class UnreadableError(Exception):
@@ -69,6 +74,9 @@ def uses(texts: Mapping[str, str], world: int, per_node: int) -> Uses:
         source = _Source(tree, world, per_node)
         for node in source.sorting():
             _sort(found, source, node, f"{file}:{getattr(node, 'lineno', 0)}")
+        found.seeded += [f"{file}:{line}" for line in source.seeds()]
+    if found.seeded:
+        found.ranks |= {1, world // 2, world - 2} & {*range(world)}
     return found
 
 
@@ -235,6 +243,16 @@ class _Source:
                 yield node
             else:
                 found += ast.iter_child_nodes(node)
+
+    def seeds(self) -> list[int]:
+        """The lines that seed random numbers of the host by the rank."""
+        return sorted(
+            node.lineno
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Call)
+            and getattr(node.func, "attr", getattr(node.func, "id", "")) in SEEDS
+            and any(map(self._carries, (*node.args, *(keyword.value for keyword in node.keywords))))
+        )
 
     def _only_keeps(self, node: ast.expr) -> bool:
         """Whether an expression cannot be read, but what it does itself gives no two ranks one value."""

@@ -16,6 +16,7 @@ from windtunnel import variables
 from windtunnel.arrivals import HERE
 from windtunnel.ranks.ledger import SUFFIX, Ledger
 from windtunnel.seam.patching import Patch
+from windtunnel.seam.torch.distributed import played
 from windtunnel.seam.torch.state.state import State
 from windtunnel.trace.operation import Note, Site
 
@@ -32,6 +33,7 @@ def patches(state: State) -> list[Patch]:
 
     @functools.wraps(stock)
     def rendezvous(*args: object, **kwargs: object) -> Iterator[object]:
+        played.require_agent()
         coming = stock(*args, **kwargs)
         with _looking(state):
             met = next(coming)

@@ -7,12 +7,15 @@ moves that has values is computed here from theirs, where an absent member bring
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
+from types import FrameType
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import torch
@@ -127,7 +130,23 @@ def patches(state: State) -> list[Patch]:
         return []
     found = [Patch(dist.distributed_c10d, "ProcessGroupGloo", Member)]
     of_store = torch._C._distributed_c10d.Store
-    return found + [Patch(of_store, name, _present(fold, getattr(of_store, name))) for name in ("get", "wait")]
+    found += [Patch(of_store, name, _present(fold, getattr(of_store, name))) for name in ("get", "wait")]
+    found.append(Patch(of_store, "add", _counted(state, fold, of_store.add)))
+    found.append(Patch(of_store, "check", _checked(fold, of_store.check)))
+    return found
+
+
+def require_agent() -> None:
+    """Refuse ranks that the program starts by itself: each played rank would start all of them.
+
+    Raises:
+        UnsupportedError: this process is a child of a played rank.
+    """
+    if read() is not None and multiprocessing.parent_process() is not None:
+        raise UnsupportedError(
+            "the program starts its ranks itself (torch.multiprocessing), and --cluster plays ranks that torchrun "
+            "starts: run it with --gpus, or let it take RANK and LOCAL_RANK from the environment"
+        )
 
 
 def _present(fold: Fold, stock: Callable[..., object]) -> Callable[..., object]:
@@ -144,6 +163,38 @@ def _present(fold: Fold, stock: Callable[..., object]) -> Callable[..., object]:
         return stock(self, keys, *more)
 
     return wait
+
+
+def _is_programs(frame: FrameType) -> bool:
+    """Whether neither PyTorch nor windtunnel asks."""
+    return not str(frame.f_globals.get("__name__")).startswith(("torch.", "windtunnel."))
+
+
+def _counted(state: State, fold: Fold, stock: Callable[..., int]) -> Callable[..., int]:
+    """`Store.add`, with which programs count ranks: absent ones do not count. PyTorch itself waits for no number."""
+
+    def add(self: Store, key: str, amount: int) -> int:
+        if not fold.is_whole and _is_programs(sys._getframe(1)):
+            why = f"ranks count in the store at {state.groups.line}"
+            need(fold, "alone", range(fold.world), why)
+        return stock(self, key, amount)
+
+    return add
+
+
+def _checked(fold: Fold, stock: Callable[..., bool]) -> Callable[..., bool]:
+    """`Store.check`: who asks for the same keys over and over may wait for those of absent ranks."""
+    asked: dict[tuple[str, ...], float] = {}
+
+    def check(self: Store, keys: list[str]) -> bool:
+        if stock(self, keys):
+            return True
+        since = asked.setdefault(tuple(keys), time.monotonic())
+        if not fold.is_whole and _is_programs(sys._getframe(1)) and time.monotonic() - since > ABSENT_S:
+            need(fold, "alone", range(fold.world), f"no rank that is played has set {keys[0]!r} in the store")
+        return False
+
+    return check
 
 
 # ---------------------------------------------------------------------------------------------- calls
