@@ -22,7 +22,7 @@ def test_page(page: Page):
     found = {
         (
             finding.code,
-            finding.site.line if Path(finding.site.file) == page.path else finding.site,
+            finding.site.line if Path(finding.site.file).absolute() == page.path else finding.site,
             finding.severity != "info",
         )
         for finding in session.findings()

@@ -337,3 +337,46 @@ def test_what_is_not_emulated_is_refused_by_name(tmp_path: Path, code: str, said
     file.write_text(code)
     with pytest.raises(CompileError, match=said):
         run(file, "k<<<1, 32>>>(float[32])", gpus.find("H100"))
+
+
+UNSET = r"""
+struct Pair { float value; char kind; int extra; };
+__device__ void split(float x, float *whole, float *rest) { if (x > 0) { *whole = floorf(x); *rest = x - *whole; } }
+__global__ void sign(const float *x, float *y, Pair *pairs, int n) {
+  int i = threadIdx.x;
+  float whole, rest;  // both
+  split(x[i], &whole, &rest);
+  y[i] = x[i] > 0 ? whole + rest : x[i];
+  Pair pair;  // carried along
+  pair.value = y[i];
+  pair.kind = 1;
+  pairs[i] = pair;
+}
+__global__ void bad(const float *x, float *y, Pair *pairs, int n) {
+  int i = threadIdx.x;
+  float whole, rest;
+  split(x[i], &whole, &rest);
+  float4 four;
+  four.x = whole, four.y = four.z = 0;
+  y[i] = n > 32 ? four.w : four.x + four.y;
+}
+__global__ void ends(const float *x, float *y, Pair *pairs, int n) {
+  int at;
+  if (n < 0) at = 0;
+  y[at & (n > 0 ? -1 : 0)] = 1.f;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "n", "found"),
+    [("sign", 32, []), ("bad", 32, ["whole"]), ("bad", 33, ["four"]), ("ends", 1, ["at"])],
+)
+def test_a_result_that_depends_on_an_unset_variable_names_it(
+    tmp_path: Path, kernel: str, n: int, found: list[str]
+) -> None:
+    file = tmp_path / "unset.cu"
+    file.write_text(UNSET)
+    done = run(file, f"{kernel}<<<1, 32>>>(float[32], float[32]=0, int[96]=0, {n})", gpus.find("H100"))
+    assert [str(fault["message"]).split(" variable ")[1].split(",")[0].split(" ")[0] for fault in done.faults] == found
+    assert {fault["kind"] for fault in done.faults} <= {"uninitialized-read"}

@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import atexit
 import functools
-import os
 import random
 import shutil
 import struct
-import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +26,9 @@ import numpy as np
 
 from tools.differential import seeds
 from windtunnel import ptx
+from windtunnel.compiler import unset
 from windtunnel.compiler.clang import required
+from windtunnel.compiler.passes import UNOPTIMIZED
 
 FAULTS = {
     "no barrier": {"shared-race", "warp-race"},
@@ -40,6 +40,7 @@ FAULTS = {
     "no barrier of the grid": {"block-conflict"},
     "some return": {"missed-barrier"},
     "odd address": {"misaligned"},
+    "not set": {"uninitialized-read"},
 }
 """What may be wrong with a kernel, and how it may be reported."""
 FOLLOWS = {"some return": {"shared-uninitialized-read"}}
@@ -54,6 +55,7 @@ FLAGS = (
     "-x", "cuda", "--cuda-device-only", "-nocudainc", "-nocudalib", "--cuda-gpu-arch=sm_80", "-O1", "-S", "-w",
     "-gline-tables-only", "-std=c++17", "-ffp-contract=off",
 )  # fmt: skip
+FROM_LLVM = ("-x", "ir", "--target=nvptx64-nvidia-cuda", "-march=sm_80", "-S", "-w", "-O1", "-ffp-contract=off")
 
 
 @dataclass
@@ -138,6 +140,37 @@ def arithmetic(random_: random.Random) -> Phase:
     )
 
 
+def own_variables(random_: random.Random, threads: int, fault: bool) -> Phase:
+    """An array and a number of the thread's own that are set as far as they are read, which the compiler cannot see; of
+    a faulty kernel one thread leaves one of them unset."""
+    least, turns, shift = random_.randrange(1, 4), random_.randrange(1, 4), random_.randrange(1, 31)
+    name, thread_ = random_.randrange(10**6), random_.randrange(threads)
+    in_array = fault and random_.randrange(2) > 0
+    less, unset, used = "", "", ""
+    if in_array:
+        less = f" - (t == {thread_})"
+    elif fault:
+        unset, used = f" && t != {thread_}", f" || t == {thread_}"
+
+    def act(state: State, thread: Thread) -> None:
+        with np.errstate(all="ignore"):
+            v = thread.v
+            for j in range(least + thread.t % turns):
+                thread.v = np.float32(thread.v + np.float32(v * np.float32(j + 1)))
+            if (int(thread.u) >> shift) & 1:
+                thread.v = np.float32(thread.v - np.float32(v * np.float32(0.5)))
+
+    lines = [
+        f"float a{name}[{random_.choice([8, 24])}], w{name}, v{name} = v;",
+        f"int m{name} = {least} + t % {turns} + (n == 0);",
+        f"for (int j = 0; j < m{name}{less}; j++) a{name}[j] = v{name} * (float)(j + 1);",
+        f"for (int j = 0; j < m{name}; j++) v = v + a{name}[j];",
+        f"if (((u >> {shift}) & 1){unset}) w{name} = v{name} * 0.5f;",
+        f"if (((u >> {shift}) & 1){used}) v = v - w{name};",
+    ]
+    return Phase(lines, _each(act), barrier=False)
+
+
 def shuffle(random_: random.Random) -> Phase:
     """Lanes exchange numbers; all of the warp takes part."""
     mask = random_.randrange(1, 32)
@@ -204,15 +237,19 @@ def generate(seed: int) -> CudaCase:
     threads, blocks = random_.choice([32, 64, 96, 128]), random_.randrange(2, 5)
     phases: list[Phase] = []
     for _ in range(random_.randrange(2, 5)):
-        kind = random_.choice([0, 1, 3] if fault == "not written" else [0, 1, 2, 3])
+        kind = random_.choice([0, 1, 3] if fault == "not written" else [0, 1, 2, 3, 4])
         if kind == 0:
             phases.append(arithmetic(random_))
         elif kind == 1:
             phases.append(shuffle(random_))
         elif kind == 2:
             phases += exchange(random_, threads)
-        else:
+        elif kind == 3:
             phases.append(count(random_))
+        else:
+            phases.append(own_variables(random_, threads, False))
+    if fault == "not set":
+        phases.append(own_variables(random_, threads, True))
     if fault in ("no barrier", "not written", "some return"):
         phases += exchange(random_, threads)
     if fault == "no barrier of the grid" or (fault is None and random_.randrange(3) == 0):
@@ -254,6 +291,7 @@ def write(case: CudaCase, random_: random.Random) -> str:
                 add(f"if (t != {random_.randrange(case.threads)}) {line}")
             else:
                 apart = case.fault == "no barrier of the grid" and "z[" in line
+                apart |= case.fault == "not set" and j == len(case.phases) - 1 and line.startswith("float a")
                 seen = {"no barrier": (last_write, last_write + 1), "not written": (last_write + 1,)}
                 add(line, apart or (last_write >= 0 and j in seen.get(case.fault or "", ())))
         if phase.lines[0].startswith("z["):
@@ -286,12 +324,18 @@ def expected(case: CudaCase, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def compiled(source: str) -> str:
+    """PTX, with the form in which unset variables are an input."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.cu"
+        path, written = Path(folder) / "kernel.cu", Path(folder) / "kernel.ll"
         path.write_text(source)
-        command = [*required().command, *FLAGS, str(path), "-o", "-"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ))
-        return done.stdout
+        clang = required()
+        clang.run(*FLAGS, *unset.OPTIONS, *UNOPTIMIZED, path, "-o", written)
+        forms, made = unset.forms(written.read_text(), ()), []
+        for form in filter(None, (forms.plain, forms.other)):
+            written.write_text(form)
+            clang.run(*FROM_LLVM, written, "-o", path)
+            made.append(path.read_text())
+        return made[0] + (unset.written(forms.variables, made[1]) if forms.other else "")
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from windtunnel import folders
-from windtunnel.compiler import torch_headers
+from windtunnel.compiler import torch_headers, unset
 from windtunnel.compiler.clang import INCLUDE, RUNTIME, Clang, CompileError, required
 from windtunnel.compiler.passes import Settings, fast_math_in, listed_in, run_link, translated
 from windtunnel.version import __version__
@@ -88,7 +88,7 @@ class Builder:
     def __init__(self, torch: Torch, capability: tuple[int, int]) -> None:
         self.torch = torch
         self.clang: Clang = required()
-        changed = (repr(torch_headers.REPLACED), torch_headers.SLIM, torch_headers.COMMON)
+        changed = (repr(torch_headers.REPLACED), torch_headers.SLIM, torch_headers.COMMON, repr(unset.OPTIONS))
         # Precompiled headers name the files that they were made of, windtunnel's own among them.
         paths = (str(INCLUDE), *torch.include)
         own = digest(*changed, *texts(INCLUDE), __version__, torch.version, self.clang.version, *paths)

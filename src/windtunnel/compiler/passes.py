@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from windtunnel.compiler import unset
 from windtunnel.compiler.accesses import whole_accesses
 from windtunnel.compiler.clang import INCLUDE, Clang, CompileError
 from windtunnel.compiler.lines import of_the_program
@@ -74,15 +75,22 @@ class Settings:
         fast = FAST_MATH if self.fast_math else ()
         written = output.with_suffix(".ll")
         common = (option for option in self.common if option != "-w")
+        hidden = str(INCLUDE), *self.include
         said = self.clang.run(*CUDA, self.target, *common, *USED_BEFORE, *fast, "--cuda-device-only", "-S", "-O2",
-                              LINES, LOOPS, *TYPED, *UNOPTIMIZED, *_listing(output), *self._precompiled("device"),
-                              source, "-o", written)  # fmt: skip
+                              LINES, LOOPS, *TYPED, *unset.OPTIONS, *UNOPTIMIZED, *_listing(output),
+                              *self._precompiled("device"), source, "-o", written)  # fmt: skip
         module = whole_accesses(written.read_text(encoding="utf-8", errors="surrogateescape"))
+        forms = unset.forms(module, hidden)
+        text = of_the_program(self._optimized(forms.plain, written, output), hidden)
+        unwritten = "".join(f'// unwritten "{file}" {line} {name}\n' for file, line, name in UNWRITTEN.findall(said))
+        other = unset.written(forms.variables, self._optimized(forms.other, written, output)) if forms.other else ""
+        output.write_text(text + unwritten + other, encoding="utf-8")
+
+    def _optimized(self, module: str, written: Path, output: Path) -> str:
+        """PTX of a module in LLVM IR."""
         written.write_text(module, encoding="utf-8", errors="surrogateescape")
         self.clang.run(*QUIET, *FROM_LLVM, self.target.replace("--cuda-gpu-arch", "-march"), written, "-o", output)
-        text = output.read_text(encoding="utf-8", errors="replace")
-        unwritten = "".join(f'// unwritten "{file}" {line} {name}\n' for file, line, name in UNWRITTEN.findall(said))
-        output.write_text(of_the_program(text, (str(INCLUDE), *self.include)) + unwritten, encoding="utf-8")
+        return output.read_text(encoding="utf-8", errors="replace")
 
     def host(self, source: Path, output: Path, ptx: Path | None) -> None:
         """Host code of a `.cu`, which registers the PTX when it is loaded, or of a source that has none."""
@@ -106,7 +114,7 @@ class Settings:
         else:
             fast = FAST_MATH if self.fast_math else ()
             self.clang.run(*CUDA, self.target, *self.common, *fast, "--cuda-device-only", "-S", "-O2", LINES,
-                           LOOPS, *TYPED, *EMIT_PCH, header, "-o", output)  # fmt: skip
+                           LOOPS, *TYPED, *unset.OPTIONS, *EMIT_PCH, header, "-o", output)  # fmt: skip
 
     def _precompiled(self, kind: str) -> tuple[str, ...]:
         path = self.precompiled.get(kind)

@@ -11,7 +11,7 @@ from windtunnel.trace.operation import UNKNOWN_GPU
 from windtunnel.trace.plain import Json
 from windtunnel.trace.trace import MEMORY_ACTIONS, Trace
 
-NEEDS_ACCESSES = ("unsynchronized-access", "freed-in-use", "stale-read", "early-overwrite")
+NEEDS_ACCESSES = ("unsynchronized-access", "freed-in-use", "stale-read", "early-overwrite", "cuda-early-use")
 NEEDS_CONTENTS = ("repeated-copy", "copy-back-and-forth")
 NEEDS_PROGRAM = (
     "assumed-value",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
 
 from windtunnel.ptx import layout as at
 from windtunnel.ptx.counters import Counters, count
@@ -192,6 +195,10 @@ class Run:
                 found.append((value, parameter, offset))
         return found
 
+    def addresses(self) -> list[int]:
+        """What the arguments may point to."""
+        return [value for value, _, _ in self._addresses()]
+
     def _used(self, places: Iterable[Origins]) -> set[int] | None:
         """Where the allocations begin that the kernel may use at such places; None: nobody can tell."""
         found: set[int] = set()
@@ -355,7 +362,21 @@ class Run:
             low, high = entry.touched_low, entry.touched_high
             if not self.whole:  # blocks without counts look at an allocation, not at bytes
                 low, high = region.start, region.start + region.size
-            found.append(TouchedRange(region.start, low, high, bool(entry.touched & 1), bool(entry.touched & 2)))
+            pages = self._pages(region, entry) if region.traced and self.whole and entry.writer else ()
+            found.append(TouchedRange(region.start, low, high, bool(entry.touched & 1), bool(entry.touched & 2), pages))
+        return tuple(found)
+
+    def _pages(self, region: Allocation, entry: Region) -> tuple[tuple[int, int], ...]:
+        """The pages of which this launch has written all that belongs to the allocation."""
+        cells = -(-region.size >> self.machine.global_grain)
+        numbers = np.ctypeslib.as_array(ctypes.cast(entry.writer, ctypes.POINTER(ctypes.c_uint32)), (cells,))
+        by = numbers & np.uint32(0x7FFFFFFF)  # without the runtime's own bit
+        written = (by > self.machine.base) & (by <= self.machine.several)
+        found, step = [], mmap.PAGESIZE
+        for low in range(region.start - region.start % step, region.start + region.size, step):
+            first, last = max(low - region.start, 0), min(low + step - region.start, region.size)
+            if written[first >> self.machine.global_grain : -(-last >> self.machine.global_grain)].all():
+                found.append((low, low + step))
         return tuple(found)
 
     def _looked_at(self) -> list[int]:
@@ -462,7 +483,7 @@ class Run:
             return None
         if kind in ("global-race", "global-warp-race") and asks:
             return None
-        argument, name = (None, None) if elsewhere else self._argument(kind, raw.address)
+        argument, name = (None, None) if elsewhere or kind not in OF_ALLOCATIONS else self.argument(raw.address)
         incident = Incident(
             kind=kind, access=site.kind, size=site.size, block=block, thread=thread,
             other_thread=self._thread(raw.other) if raw.other >= 0 else None,
@@ -493,10 +514,8 @@ class Run:
         x, y, _ = self.request.block
         return number % x, number // x % y, number // (x * y)
 
-    def _argument(self, kind: str, address: int) -> tuple[str | None, str | None]:
+    def argument(self, address: int) -> tuple[str | None, str | None]:
         """The parameter that points to the memory, or the name of the allocation."""
-        if kind not in OF_ALLOCATIONS:
-            return None, None
         below = [r for r in self.regions if r.start <= address]
         if not below:
             return None, None

@@ -22,6 +22,8 @@ class Allocation:
     blank: bytearray | memoryview | None = None
     """A writable byte for each byte: 1 where nothing has written, which a launch clears as it writes. None: all is
     written."""
+    traced: bool = False
+    """Whether somebody asks which of its pages a launch has written whole."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class TouchedRange:
     high: int
     read: bool
     written: bool
+    pages: tuple[tuple[int, int], ...] = ()
+    """Of a traced allocation, the ranges of the host's pages of which all bytes are known to be written."""
 
 
 class Memory(Protocol):

@@ -6,20 +6,21 @@ import ctypes
 import functools
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from windtunnel.errors import UnsupportedError
+from windtunnel.ptx import unset
 from windtunnel.ptx.dependence import deciding
 from windtunnel.ptx.engine import Code, cache_folder
 from windtunnel.ptx.faults import KernelFault
 from windtunnel.ptx.flow import of_grid
 from windtunnel.ptx.launch import Checks, Frames, Launch, Request, Run, Triple, header, place
 from windtunnel.ptx.line import Shape, shape_of
-from windtunnel.ptx.memory import Allocation, Memory
+from windtunnel.ptx.memory import Allocation, Allocations, Memory
 from windtunnel.ptx.structures import aligned
-from windtunnel.ptx.syntax import BYTES, Declaration, Function, Parameter, Source, parse
+from windtunnel.ptx.syntax import BYTES, Declaration, Function, Parameter, Source, Unwritten, parse
 from windtunnel.ptx.variants import Prepared, compile_variant, for_shape, prepare
 
 START = (0, 0, 0), (0, 0, 0)
@@ -89,7 +90,18 @@ class Kernel:
     @functools.cached_property
     def unwritten(self) -> tuple[KernelFault, ...]:
         """Variables of the kernel, or of a function that it may call, that are used before they are written."""
-        source, found = self._module.source, []
+        found = []
+        for one, file in self._unwritten():
+            message = (
+                f"The variable {one.name} is used before anything is written to it: each thread finds what its "
+                f"register held before"
+            )
+            found.append(KernelFault("uninitialized-read", message, file, one.line, *START, None, 0))
+        return tuple(found)
+
+    def _unwritten(self) -> Iterator[tuple[Unwritten, str]]:
+        """What the compiler has said of it, with the file."""
+        source = self._module.source
         for unwritten in source.unwritten:
             path = unwritten.file.lstrip("./")
             begun = [
@@ -100,15 +112,8 @@ class Kernel:
             first = max((line for line, _ in begun if line <= unwritten.line), default=0)
             after = min((line for line, _ in begun if line > unwritten.line), default=sys.maxsize)
             nearest = [f for line, f in begun if line == first]
-            if header(unwritten.file) or not nearest or not self._has(nearest, first, after):
-                continue
-            message = (
-                f"The variable {unwritten.name} is used before anything is written to it: each thread finds what its "
-                f"register held before"
-            )
-            file = source.files[nearest[0].begins.file] if nearest[0].begins else unwritten.file
-            found.append(KernelFault("uninitialized-read", message, file, unwritten.line, *START, None, 0))
-        return tuple(found)
+            if not header(unwritten.file) and nearest and self._has(nearest, first, after):
+                yield unwritten, source.files[nearest[0].begins.file] if nearest[0].begins else unwritten.file
 
     def _has(self, functions: list[Function], first: int, after: int) -> bool:
         """Whether it is one of the functions, or something of their lines is in it."""
@@ -159,8 +164,19 @@ class Kernel:
         request = Request(
             grid, block, shared_bytes, arguments, memory, checks, schedule, output, cooperative, most_resident, sampled
         )
-        module, shape = self._module, shape_of(block)
-        run = Run(
+        run = self._run(request)
+        saved = self._saved(run) if checks == "all" and not sampled and self._unset else None
+        launch = run.run()
+        if checks == "none":
+            return launch
+        faults = launch.faults + self.unwritten
+        if saved is not None and launch.trap is None:
+            faults += self._dependent(run, launch, saved)
+        return replace(launch, faults=faults)
+
+    def _run(self, request: Request) -> Run:
+        module, shape = self._module, shape_of(request.block)
+        return Run(
             self._for(shape),
             self.parameters,
             module.table,
@@ -170,14 +186,48 @@ class Kernel:
             module.folder,
             self._idle,
         )
-        launch = run.run()
-        return launch if checks == "none" else replace(launch, faults=launch.faults + self.unwritten)
+
+    @functools.cached_property
+    def _unset(self) -> tuple[int, ...]:
+        """The numbers of the unset variables that the other form of the kernel uses, but for those that the compiler
+        has spoken of already."""
+        other = self._module.other
+        kernel = other.kernels.get(self.name) if other is not None else None
+        every = [one for block in kernel._prepared.graph.blocks for one in block] if kernel is not None else []
+        words = (word for one in every for word in one.operands)
+        found = {int(at[1] or 0) // unset.ROOM for word in words for at in unset.USED.finditer(word)}
+        said = {one.name for one, _ in self._unwritten()}
+        return tuple(number for number in sorted(found) if self._module.unset[number].name not in said)
+
+    def _saved(self, run: Run) -> unset.Saved | None:
+        """All memory that arguments point to, and the module's variables."""
+        found = {a.start: a for a in map(run.request.memory.allocation, run.addresses()) if a is not None}
+        every = [Allocation(a.start, a.size, a.name) for a in (*found.values(), *self._module.table) if a.size]
+        return unset.Saved(every) if sum(a.size for a in every) <= unset.MOST_BYTES else None
+
+    def _dependent(self, run: Run, launch: Launch, saved: unset.Saved) -> tuple[KernelFault, ...]:
+        """What the launch gave by variables that nothing has set."""
+        module = self._module
+        if module.other is None or {a.start for a in launch.accesses} - {a.start for a in saved.allocations}:
+            return ()
+        kernel = module.other.kernels[self.name]
+        request = replace(run.request, memory=Allocations(saved.allocations), checks="none", output=lambda text: None)
+        return unset.dependent(
+            module.unset,
+            self._unset,
+            module.other.variables[unset.INPUT].address,
+            saved,
+            lambda: kernel._run(request).run().trap,
+            lambda address: run.argument(address)[0],
+        )
 
 
 class Module:
-    def __init__(self, text: str, cache: Path | None) -> None:
+    def __init__(self, text: str, cache: Path | None, shared: Mapping[str, Variable] | None = None) -> None:
+        self._text, self._cache = text, cache
         self.source: Source = parse(text)
         self.folder = cache_folder(cache)
+        self._shared = shared or {}
         self._kept: list[object] = []
         self.table: list[Allocation] = []
         """Variables in the order of the context's table."""
@@ -186,14 +236,27 @@ class Module:
             if declared.space in ("global", "const"):
                 self._place(declared)
         for declared in self.source.variables.values():
-            if declared.space in ("global", "const") and declared.initial:
+            if declared.space in ("global", "const") and declared.initial and declared.name not in self._shared:
                 self._initialize(declared)
         functions = self.source.functions.values()
         self.kernels: Mapping[str, Kernel] = {f.name: Kernel(self, f) for f in functions if f.entry}
 
+    @functools.cached_property
+    def unset(self) -> tuple[unset.Unset, ...]:
+        """The variables that their declarations leave unset, in the order of the other form's input."""
+        return unset.listed(self._text)
+
+    @functools.cached_property
+    def other(self) -> Module | None:
+        """The form in which unset variables hold an input; the other variables are the same memory."""
+        return Module(unset.other_form(self._text), self._cache, self.variables) if self.unset else None
+
     def _place(self, declared: Declaration) -> None:
-        memory, address = aligned(declared.size, max(64, declared.align))
-        self._kept.append(memory)
+        if declared.name in self._shared:
+            address = self._shared[declared.name].address
+        else:
+            memory, address = aligned(declared.size, max(64, declared.align))
+            self._kept.append(memory)
         self.table.append(Allocation(address, declared.size, declared.name))
         self.variables[declared.name] = Variable(declared.name, address, declared.size, declared.space == "const")
 

@@ -118,7 +118,8 @@ class Hazard(NamedTuple):
     """Two accesses without order, found while the program ran.
 
     `code` is the code of the check that reports it: "unsynchronized-access", "freed-in-use", "stale-read",
-    "early-overwrite". `first` and `second` are the sites of the two accesses, `allocated` of the memory.
+    "early-overwrite", "cuda-early-use". `first` and `second` are the sites of the two accesses, `allocated` of the
+    memory.
     """
 
     code: str

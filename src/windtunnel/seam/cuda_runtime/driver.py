@@ -108,7 +108,7 @@ class HostCodeDriver:
             "cudaFree": memory.free,
             "cudaMallocAsync": memory.malloc_async,
             "cudaFreeAsync": memory.free_async,
-            "cudaMallocManaged": lambda out, size, flags: memory.malloc(out, size, "cudaMallocManaged"),
+            "cudaMallocManaged": lambda out, size, flags: memory.malloc(out, size, "cudaMallocManaged", True),
             "cudaMallocHost": memory.malloc_host,
             "cudaFreeHost": memory.free_host,
             "cudaHostRegister": memory.nothing,

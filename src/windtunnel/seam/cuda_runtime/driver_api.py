@@ -271,7 +271,9 @@ class DriverApi:
             **{f"cuMemset{name}": Export("quq", self._filling(size)) for name, size in sets},
             **{f"cuMemset{name}Async": Export("quqq", self._filling(size)) for name, size in sets},
             "cuMemAlloc": Export("qq", lambda out, size: memory.malloc(out, size, "cuMemAlloc")),
-            "cuMemAllocManaged": Export("qqu", lambda out, size, _: memory.malloc(out, size, "cuMemAllocManaged")),
+            "cuMemAllocManaged": Export(
+                "qqu", lambda out, size, _: memory.malloc(out, size, "cuMemAllocManaged", True)
+            ),
             "cuMemFree": Export("q", memory.free),
             "cuMemAllocAsync": Export("qqq", memory.malloc_async),
             "cuMemAllocFromPoolAsync": Export(

@@ -17,6 +17,8 @@ from windtunnel.seam.cuda_runtime.modules import Binary, KernelFunction, Modules
 from windtunnel.seam.cuda_runtime.process import Process
 
 BASE = 0x5584_0000_0000
+HANDLES = itertools.count(BASE, 16)
+"""No two emulations of a process have the same: a library keeps what it knows of one."""
 WRAPPER = 0x466243B1
 PTX_INPUT = 1
 HEADER = re.compile(r"^\s*\.(version|target|address_size)\b[^\n]*\n", re.MULTILINE)
@@ -42,14 +44,13 @@ class ImageCalls:
         self.handles: dict[tuple[int, str], int] = {}
         self.linkers: dict[int, Linked] = {}
         self._names: dict[int, ctypes.Array[ctypes.c_char]] = {}
-        self._numbers = itertools.count(BASE, 16)
 
     # ------------------------------------------------------------------ modules
 
     def load(self, out: int, image: int, *_: int) -> int:
         """Load PTX, or a binary with PTX in it."""
         self.process.begin()
-        handle = next(self._numbers)
+        handle = next(HANDLES)
         self.loaded[handle] = self._binary(text_at(image))
         put(out, handle)
         return errors.SUCCESS
@@ -61,7 +62,7 @@ class ImageCalls:
             return errors.FILE_NOT_FOUND
         self.process.begin()
         data = ctypes.create_string_buffer(file.read_bytes())
-        handle = next(self._numbers)
+        handle = next(HANDLES)
         self.loaded[handle] = self._binary(text_at(ctypes.addressof(data), str(file)))
         put(out, handle)
         return errors.SUCCESS
@@ -96,7 +97,7 @@ class ImageCalls:
     def _handle(self, module: int, binary: Binary, name: str) -> int:
         found = self.handles.get((module, name))
         if found is None:
-            found = self.handles[module, name] = next(self._numbers)
+            found = self.handles[module, name] = next(HANDLES)
             self.modules.functions[found] = KernelFunction(binary, name)
         return found
 
@@ -160,7 +161,7 @@ class ImageCalls:
 
     def link(self, count: int, options: int, values: int, out: int) -> int:
         """Begin to link."""
-        handle = next(self._numbers)
+        handle = next(HANDLES)
         self.linkers[handle] = Linked()
         put(out, handle)
         return errors.SUCCESS

@@ -7,9 +7,11 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from windtunnel import ptx
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.cuda_runtime import errors
 from windtunnel.seam.cuda_runtime.addresses import Allocation
+from windtunnel.seam.cuda_runtime.managed import SUPPORTED, ManagedMemory
 from windtunnel.seam.cuda_runtime.modules import Modules
 from windtunnel.seam.cuda_runtime.process import Process
 from windtunnel.trace.operation import Signature
@@ -51,6 +53,16 @@ class Pages:
         self.made = made
 
 
+class WholePages(Pages):
+    """The same in pages of their own, which can be closed to the host."""
+
+    def __init__(self, size: int, device: int, taken: int, made: AllocationOrigin | None = None) -> None:
+        memory = ptx.zeroed(size)
+        self._bytes = (ctypes.c_char * len(memory)).from_buffer(memory)
+        self.address = ctypes.addressof(self._bytes)
+        self.device, self.taken, self.made = device, taken, made
+
+
 class MemoryCalls:
     """cudaMalloc, cudaMemcpy and their kin."""
 
@@ -59,8 +71,9 @@ class MemoryCalls:
         self.modules = modules
         self.host_pages: dict[int, tuple[Pages, int]] = {}
         self._numbers = itertools.count(1)
+        self.managed = ManagedMemory()
 
-    def malloc(self, out: int, size: int, name: str = "cudaMalloc") -> int:
+    def malloc(self, out: int, size: int, name: str = "cudaMalloc", managed: bool = False) -> int:
         """Memory of the current device."""
         process = self.process
         process.begin()
@@ -78,9 +91,10 @@ class MemoryCalls:
             )  # fmt: skip
             return errors.OUT_OF_MEMORY
         made = AllocationOrigin(name, process.site(), len(process.machine.trace.rows))
-        pages = Pages(size, index, taken, made)
-        number = next(self._numbers)
-        process.addresses.add(Allocation(pages.address, size, f"{name} number {number}", device=index, owner=pages))
+        pages = (WholePages if managed else Pages)(size, index, taken, made)
+        text = f"{name} number {next(self._numbers)}"
+        traced = managed and SUPPORTED
+        process.addresses.add(Allocation(pages.address, size, text, traced=traced, device=index, owner=pages))
         put(out, pages.address)
         return errors.SUCCESS
 
@@ -94,6 +108,7 @@ class MemoryCalls:
             return errors.INVALID_VALUE
         device = process.machine.devices[found.device]
         process.machine.synchronize_device(process.host(), device, "cudaFree", process.site())
+        self.managed.forget(found)
         process.addresses.remove(address)
         device.driver.free(found.owner.taken)
         return errors.SUCCESS
@@ -104,6 +119,7 @@ class MemoryCalls:
 
     def tell(self) -> None:
         """At the end: note the lines that took memory again and again, with work in between, and never gave it back."""
+        self.managed.close()
         left: dict[tuple[str, int, int], list[Allocation]] = {}
         for allocation in self.process.addresses:
             made = allocation.owner.made if isinstance(allocation.owner, Pages) else None
@@ -120,6 +136,7 @@ class MemoryCalls:
         found = self.process.addresses.allocation(address)
         if found is None or found.start != address or not isinstance(found.owner, Pages):
             return errors.INVALID_VALUE
+        self.managed.forget(found)
         self.process.addresses.remove(address)
         self.process.machine.devices[found.device].driver.free(found.owner.taken)
         return errors.SUCCESS
@@ -176,7 +193,8 @@ class MemoryCalls:
         """The values of a copy; those that nobody has are taken for zeros, and the report says so."""
         known = [place is None or self.process.addresses.has_bytes(place) for place in places]
         if all(known):
-            ctypes.memmove(destination, source, size)
+            with self.managed.opened():
+                ctypes.memmove(destination, source, size)
         elif known[1]:
             ctypes.memset(destination, 0, size)
             self.process.note("assumed-value", self.process.site(), what="copy", value=size)
@@ -207,7 +225,8 @@ class MemoryCalls:
         if place is None or address + size > place.start + place.size:
             return errors.INVALID_VALUE if size else errors.SUCCESS
         if process.addresses.has_bytes(place):
-            ctypes.memset(address, value & 0xFF, size)
+            with self.managed.opened():
+                ctypes.memset(address, value & 0xFF, size)
         machine = process.machine
         cost = machine.price(machine.devices[place.device], Signature("aten::fill_", written_bytes=size))
         found = process.stream(stream)
@@ -233,11 +252,12 @@ class MemoryCalls:
     def attributes(self, out: int, address: int) -> int:
         """Where a pointer points to."""
         place = self.process.addresses.allocation(address)
-        kind = DEVICE if place is not None else HOST if self.is_pinned(address) else 0
+        managed = place is not None and isinstance(place.owner, WholePages)
+        kind = MANAGED if managed else DEVICE if place is not None else HOST if self.is_pinned(address) else 0
         put(out, kind, 4)
         put(out + 4, place.device if place is not None else self.process.device() if kind else -2, 4)
         put(out + 8, address if place is not None or kind else 0)
-        put(out + 16, address if kind == HOST else 0)
+        put(out + 16, address if kind in (HOST, MANAGED) else 0)
         return errors.SUCCESS
 
     # ------------------------------------------------------------------ variables

@@ -11,11 +11,13 @@ import torch
 
 from windtunnel import ptx
 from windtunnel.cost.families.cuda_kernels import signature
+from windtunnel.machine.order import Access
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.cuda_runtime import errors
 from windtunnel.seam.cuda_runtime.addresses import Allocation
 from windtunnel.seam.cuda_runtime.driver import registers_of
 from windtunnel.seam.cuda_runtime.limits import LaunchShape, together
+from windtunnel.seam.cuda_runtime.managed import ManagedMemory
 from windtunnel.seam.cuda_runtime.modules import KernelFunction
 from windtunnel.seam.cuda_runtime.names import demangled, parameter_names
 from windtunnel.seam.torch.dispatch import asserts
@@ -77,6 +79,9 @@ class Launched:
         reads = [(access.low, access.high) for access in result.accesses if access.read]
         writes = [(access.low, access.high) for access in result.accesses if access.written]
         launcher.ordered(reads, writes, stream)
+        for access in result.accesses:
+            if access.pages:
+                launcher.watch(access, stream, site)
         launcher.judge(self.function, result, stream)
         return {access.start for access in result.accesses if access.written}
 
@@ -109,9 +114,10 @@ def words(kernel: ptx.Kernel, arguments: bytes) -> Iterator[tuple[int, int]]:
 class Launcher:
     """Launches of one emulation."""
 
-    def __init__(self, state: State, addresses: TensorAddresses) -> None:
+    def __init__(self, state: State, addresses: TensorAddresses, managed: ManagedMemory) -> None:
         self.state = state
         self.addresses = addresses
+        self.managed = managed
         self.rehearsed = Rehearsed(state, addresses)
         self._seen: Counter[tuple[str, LaunchShape]] = Counter()
 
@@ -154,11 +160,12 @@ class Launcher:
         local = self.state.local
         inner, local.inner = local.inner, True
         try:
-            return kernel.launch(
-                shape.grid, shape.block, shape.shared_bytes, arguments,
-                memory=self.addresses, checks=checks, output=_print, cooperative=shape.cooperative,
-                most_resident=together(shape, kernel.shared_bytes, registers_of(kernel), gpu),
-            )  # fmt: skip
+            with self.managed.opened():
+                return kernel.launch(
+                    shape.grid, shape.block, shape.shared_bytes, arguments,
+                    memory=self.addresses, checks=checks, output=_print, cooperative=shape.cooperative,
+                    most_resident=together(shape, kernel.shared_bytes, registers_of(kernel), gpu),
+                )  # fmt: skip
         finally:
             local.inner = inner
             for allocation in pointers:
@@ -186,6 +193,25 @@ class Launcher:
                 if known is not None and tag is not None:
                     found[-1].append((tag, start - known.start, end - known.start))
         self.state.order.kernel(found[0], found[1], stream, self.state.site())
+
+    def watch(self, access: ptx.TouchedRange, stream: Stream, site: int) -> None:
+        """Notice the host's touch of managed memory that a launch has just written, until it is ordered after that."""
+        state, machine = self.state, self.state.machine
+        lane = machine.lane(state.host(), stream)
+        first = Access(stream.agent, stream.epoch, access.low, access.high, True, lane, site)
+
+        def written() -> bool:
+            return machine.host_knows(first.agent, first.epoch)
+
+        def touched() -> None:
+            own = machine.lane(state.host(), machine.devices[0].default_stream)
+            second = Access(0, 0, access.low, access.high, False, own, state.site())
+            machine.hazard("cuda-early-use", first, second)
+
+        if not written():
+            self.managed.watch(access.pages, written, touched)
+            if self.managed.release not in state.late.waiting:
+                state.late.waiting.append(self.managed.release)
 
     # ------------------------------------------------------------------ what is wrong
 

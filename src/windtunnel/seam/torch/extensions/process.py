@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from dataclasses import replace
 
 import torch
 
@@ -35,7 +36,7 @@ class TorchProcess:
         self.machine = state.machine
         self.addresses = TensorAddresses(state)
         self.driver = HostCodeDriver(self, modules)
-        self.launcher = Launcher(state, self.addresses)
+        self.launcher = Launcher(state, self.addresses, self.driver.memory.managed)
         state.notes.at_end.append(self.driver.tell)
         state.memory.outside = self.memory_at
         self.driver.calls.update(
@@ -123,6 +124,9 @@ class TorchProcess:
         found = self.addresses.allocation(address)
         if found is None or not isinstance(found.owner, Pages):
             return None
+        if found.traced:  # PyTorch uses it from now on, in the order of its streams
+            self.driver.memory.managed.forget(found)
+            self.addresses.add(replace(found, traced=False))
         with torch._C._DisableTorchDispatch():
             made = torch._C._construct_storage_from_data_pointer(found.start, CPU_DEVICE, found.size)
         storage: Storage = made  # type: ignore[assignment]  # with a tag, as all have

@@ -10,6 +10,7 @@ allocators wait for it where they have to.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -113,6 +114,8 @@ class Late:
         self.clock = clock
         self.landings: list[Landing] = []
         self.sources: list[Source] = []
+        self.waiting: list[Callable[[], bool]] = []
+        """Called where the host has become ordered after something; those that say so are called again."""
 
     @property
     def pending(self) -> bool:
@@ -130,6 +133,7 @@ class Late:
             (done if over else waiting).append(landing)
         self._write(done, waiting)
         self.sources = [s for s in self.sources if s.source.storage() and not machine.host_knows(s.agent, s.epoch)]
+        self.waiting = [call for call in self.waiting if call()]
 
     def _write(self, done: list[Landing], waiting: list[Landing]) -> None:
         self.landings = waiting  # first: no landing is written twice

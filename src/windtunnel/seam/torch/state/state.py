@@ -427,7 +427,7 @@ class State(Core):
         if self.failure is not None:
             self.failure.ordered()
         late = self.late
-        if late.landings or late.sources:
+        if late.landings or late.sources or late.waiting:
             late.land()
         if not self.machine.concurrent:
             self.order.synchronized()

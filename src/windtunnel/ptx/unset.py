@@ -1,0 +1,123 @@
+"""Whether what a kernel gives depends on a variable of its own that nothing has set.
+
+The compiler hands over a second form of the module, in which such variables hold an input (`compiler/unset.py`). After
+a launch the kernel runs twice more from the same memory, with another input each time: what differs depends on it."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from windtunnel.ptx.faults import KernelFault
+from windtunnel.ptx.memory import Allocation
+
+LISTED = re.compile(r'^// unset "([^"]*)" (\d+) (\S+) ([01])$', re.MULTILINE)
+OTHER = re.compile(r"^//~(.*)$", re.MULTILINE)
+INPUT, ROOM = "wt_unset", 16
+USED = re.compile(rf"\b{INPUT}(?:\+(\d+))?\b")
+MOST_BYTES = 1 << 28
+"""Memory that a launch may write and that is kept for this."""
+PART = 1 << 12
+NOWHERE = (0, 0, 0), (0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Unset:
+    """A variable that its declaration leaves unset, as the compiler says."""
+
+    file: str
+    line: int
+    name: str
+    plain: bool
+    """Whether all of it is numbers; what copies carry along of others counts for nothing."""
+
+
+def listed(text: str) -> tuple[Unset, ...]:
+    """Of a module's text."""
+    return tuple(Unset(file, int(line), name, plain == "1") for file, line, name, plain in LISTED.findall(text))
+
+
+def other_form(text: str) -> str:
+    """Its second form, if it has one."""
+    return "\n".join(OTHER.findall(text))
+
+
+class Saved:
+    """The bytes of the allocations that a launch may write, before it."""
+
+    def __init__(self, allocations: Sequence[Allocation]) -> None:
+        self.allocations = allocations
+        self.bytes = self.now()
+
+    def now(self) -> list[bytes]:
+        return [ctypes.string_at(a.start, a.size) for a in self.allocations]
+
+    def put(self, values: Sequence[bytes]) -> None:
+        for allocation, value in zip(self.allocations, values, strict=True):
+            ctypes.memmove(allocation.start, value, len(value))
+
+
+def dependent(
+    variables: Sequence[Unset],
+    used: Sequence[int],
+    where: int,
+    saved: Saved,
+    launched: Callable[[], str | None],
+    named: Callable[[int], str | None],
+) -> tuple[KernelFault, ...]:
+    """The faults of a launch that has just been; `launched` runs the other form and says how it ended, `where` is its
+    input, `named` says which argument has an address. The memory is left as the launch left it."""
+    left = saved.now()
+
+    def outcome(chosen: Sequence[int]) -> tuple[str | None, list[bytes]]:
+        ctypes.memset(where, 0, ROOM * len(variables))
+        for number in chosen:
+            ctypes.memset(where + ROOM * number, 0xFF, ROOM)
+        saved.put(saved.bytes)
+        return launched(), saved.now()
+
+    try:
+        zero = outcome([])
+        if zero[0] is not None or outcome(used) == zero:
+            return ()
+        found = []
+        for number in used:
+            at = _different(saved.allocations, zero, outcome([number]), variables[number].plain)
+            if at is not None:
+                found.append(_fault(variables[number], *at, named))
+        return tuple(found)
+    finally:
+        saved.put(left)
+
+
+def _different(
+    allocations: Sequence[Allocation], zero: tuple[str | None, list[bytes]], ones: tuple[str | None, list[bytes]],
+    plain: bool,
+) -> tuple[Allocation | None, int] | None:  # fmt: skip
+    """The first byte that depends on a variable; no allocation: it decides whether the kernel ends in an error."""
+    if ones[0] != zero[0]:
+        return None, 0
+    for allocation, a, b in zip(allocations, zero[1], ones[1], strict=True):
+        for begin in range(0, len(a), PART) if a != b else ():
+            parts = a[begin : begin + PART], b[begin : begin + PART]
+            for at, (x, y) in enumerate(zip(*parts, strict=True)) if parts[0] != parts[1] else ():
+                if x != y and (plain or (x, y) != (0, 0xFF)):
+                    return allocation, begin + at
+    return None
+
+
+def _fault(
+    variable: Unset, allocation: Allocation | None, offset: int, named: Callable[[int], str | None]
+) -> KernelFault:
+    what, address, argument = "Whether the kernel ends in an error", 0, None
+    if allocation is not None:
+        address = allocation.start + offset
+        argument = named(address)
+        what = f"The byte at offset {offset} of {argument or allocation.name or 'what the kernel writes'}"
+    message = (
+        f"{what} depends on the variable {variable.name}, declared here: some thread uses it, or an element of it, "
+        f"before anything is written there"
+    )
+    return KernelFault("uninitialized-read", message, variable.file, variable.line, *NOWHERE, argument, address)
