@@ -14,5 +14,6 @@
 #include "builtins.h"
 #include "math.h"
 #include "intrinsics.h"
+#include "simd.h"
 #include "atomics.h"
 #include "../cuda_runtime_api.h"
