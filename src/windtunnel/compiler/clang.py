@@ -28,6 +28,9 @@ REFUSED = (
      "textures and surfaces are not emulated: read the memory itself"),
     (r"undeclared identifier '(?:cublas|cudnn|cufft|cusparse|cusolver|curand)\w+'",
      "calls of cuBLAS, cuDNN, cuFFT and the like are not emulated: take the kernels into a file without them"),
+    (r"/cuda/__driver/driver_api\.h:\d+:\d+: error",
+     "Thrust's algorithms and CUB's device-wide functions ask CUDA's driver, and host code does not find it here: call "
+     "CUB's block and warp functions in a kernel, or PyTorch's operators"),
     (r"'((?:cuda/|cub/|thrust/|cute/|cutlass/)[\w/.]+)' file not found",
      "windtunnel brings no CUB, Thrust, libcu++ or CUTLASS: name the folder of your own copy (`extra_include_paths`, "
      "`include_dirs` or -I)"),

@@ -14,6 +14,7 @@ from windtunnel.compiler import unset
 from windtunnel.compiler.accesses import whole_accesses
 from windtunnel.compiler.clang import INCLUDE, Clang, CompileError
 from windtunnel.compiler.lines import of_the_program
+from windtunnel.compiler.shared_variables import rewritten
 
 STANDARD = "-std=c++20"
 QUIET = ("-w", "-fno-caret-diagnostics", "-ferror-limit=20")
@@ -76,15 +77,28 @@ class Settings:
         written = output.with_suffix(".ll")
         common = (option for option in self.common if option != "-w")
         hidden = str(INCLUDE), *self.include
-        said = self.clang.run(*CUDA, self.target, *common, *USED_BEFORE, *fast, "--cuda-device-only", "-S", "-O2",
-                              LINES, LOOPS, *TYPED, *unset.OPTIONS, *UNOPTIMIZED, *_listing(output),
-                              *self._precompiled("device"), source, "-o", written)  # fmt: skip
+        said = self._compiled(source, written, *CUDA, self.target, *common, *USED_BEFORE, *fast, "--cuda-device-only",
+                              "-S", "-O2", LINES, LOOPS, *TYPED, *unset.OPTIONS, *UNOPTIMIZED, *_listing(output),
+                              *self._precompiled("device"))  # fmt: skip
         module = whole_accesses(written.read_text(encoding="utf-8", errors="surrogateescape"))
         forms = unset.forms(module, hidden)
         text = of_the_program(self._optimized(forms.plain, written, output), hidden)
         unwritten = "".join(f'// unwritten "{file}" {line} {name}\n' for file, line, name in UNWRITTEN.findall(said))
         other = unset.written(forms.variables, self._optimized(forms.other, written, output)) if forms.other else ""
         output.write_text(text + unwritten + other, encoding="utf-8")
+
+    def _compiled(self, source: Path, output: Path, *arguments: str) -> str:
+        """Compile a source as it is, or with the shared variables changed that clang refuses."""
+        try:
+            return self.clang.run(*arguments, source, "-o", output)
+        except CompileError as error:
+            text = source.read_text(encoding="utf-8", errors="surrogateescape")
+            other = rewritten(text, str(source), str(error))
+            if other is None:
+                raise
+            changed = output.with_suffix(".changed.cu")
+            changed.write_text(f'#line 1 "{source}"\n{other}', encoding="utf-8", errors="surrogateescape")
+            return self.clang.run(*arguments, changed, "-o", output)
 
     def _optimized(self, module: str, written: Path, output: Path) -> str:
         """PTX of a module in LLVM IR."""
@@ -99,8 +113,8 @@ class Settings:
             embedded = ptx.with_suffix(".embedded")
             embedded.write_bytes(ptx.read_bytes() + b"\0")
             binary = ("-Xclang", "-fcuda-include-gpubinary", "-Xclang", str(embedded))
-        self.clang.run(*CUDA, self.target, *self.common, "--cuda-host-only", "-fPIC", "-c", "-O1",
-                       *_listing(output), *binary, *self._precompiled("host"), source, "-o", output)  # fmt: skip
+        self._compiled(source, output, *CUDA, self.target, *self.common, "--cuda-host-only", "-fPIC", "-c", "-O1",
+                       *_listing(output), *binary, *self._precompiled("host"))  # fmt: skip
 
     def plain(self, source: Path, output: Path) -> None:
         """An object of a source without device code."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from windtunnel.ptx.flow import REGISTER, Graph, is_barrier, written_and_read
 from windtunnel.ptx.syntax import Instruction
 
-ACCESSES = ("ld", "ldu", "st", "atom", "red", "cp")
+COPIES = ("cp", "cp.async.bulk")
+ACCESSES = ("ld", "ldu", "st", "atom", "red", *COPIES)
 TURNS = ("bra", "ret", "exit", "trap", *ACCESSES)
 KINDS = {"ld": "loaded", "ldu": "loaded", "cp": "loaded", "st": "stored", "atom": "atomic", "red": "atomic"}
 SHARED_BY_ALL = ("global", "generic")
@@ -95,7 +96,7 @@ def _learned(graph: Graph, instruction: Instruction, unknown: set[str]) -> set[s
     space = instruction.space
     if instruction.name in ("st", "red"):
         return {space} if depends and space in OWN else set()
-    if instruction.name == "cp":
+    if instruction.name in COPIES:
         return {"shared"}
     loaded = space in SHARED_BY_ALL or space in unknown
     found = set(written) if loaded or depends else set()

@@ -137,6 +137,8 @@ def tells_others(instruction: Instruction) -> bool:
 
 def waits_for_others(instruction: Instruction) -> bool:
     """What a loop asks that waits for another thread: it may never end."""
+    if instruction.name in ("mbarrier.test_wait", "mbarrier.try_wait"):
+        return True
     if instruction.name == "ld":
         return any(instruction.has(word) for word in ("volatile", "acquire", "relaxed"))
     if instruction.name != "atom":

@@ -66,6 +66,8 @@ HEADERS = (
     "/cutlass/",
     "/cub/",
     "/thrust/",
+    "/cccl/",
+    "/libcudacxx/",
     "/lib/include/",
 )
 # <fenv.h>: to nearest, towards zero, down, up.

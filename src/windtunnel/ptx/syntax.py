@@ -298,7 +298,14 @@ def _instruction(
 
         operands = tuple(re.sub(r"[\w$%@]+", renamed, operand) for operand in operands)
         guard = names.get(guard, guard) if guard else None
-    return Instruction(tuple(found[3].split(".")), operands, guard, found[1] == "!", location, text)
+    return Instruction(_opcode(found[3]), operands, guard, found[1] == "!", location, text)
+
+
+def _opcode(text: str) -> tuple[str, ...]:
+    """The words of an opcode; those of barriers in memory have names of several, since they differ in their operands."""
+    found = re.match(r"mbarrier\.\w+|cp\.async\.(?:mbarrier|bulk)", text)
+    end = found.end() if found else 0
+    return (text[:end] + text[end:].partition(".")[0], *text[end:].split(".")[1:])
 
 
 def _statements(body: str) -> Iterator[tuple[str, tuple[int, ...]]]:

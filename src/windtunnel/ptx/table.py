@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from windtunnel.ptx.emitter import Emitter
 from windtunnel.ptx.facts import Facts, Kind
 from windtunnel.ptx.flow import COLLECT, facts_of
-from windtunnel.ptx.semantics import compare, convert, floats, integers, matrix, memory, special, warps
+from windtunnel.ptx.semantics import arrivals, compare, convert, floats, integers, matrix, memory, special, warps
 from windtunnel.ptx.syntax import Instruction
 
 Emit = Callable[[Emitter, Instruction], None]
@@ -189,8 +189,19 @@ def _memory() -> None:
     _row("cp", Kind.MEMORY, "9.7.9.25.3", memory.copy_async,
          "async ca cg shared shared::cta global commit_group wait_group wait_all L2::64B L2::128B L2::256B",
          writes=False)  # fmt: skip
+    _row("cp.async.mbarrier", Kind.ATOMIC, "9.7.13.16.17", arrivals.copies_arrive,
+         "arrive noinc shared shared::cta b64", writes=False)  # fmt: skip
+    _row("cp.async.bulk", Kind.MEMORY, "9.7.9.25.4", arrivals.copy_bulk,
+         "shared::cta shared::cluster global mbarrier::complete_tx::bytes bulk_group commit_group wait_group read",
+         writes=False)  # fmt: skip
+    _row("mbarrier.init mbarrier.inval mbarrier.expect_tx mbarrier.complete_tx", Kind.ATOMIC, "9.7.13.16.9",
+         arrivals.barrier_object, "relaxed cta shared shared::cta b64", writes=False)  # fmt: skip
+    _row("mbarrier.arrive mbarrier.arrive_drop mbarrier.test_wait mbarrier.try_wait mbarrier.pending_count", Kind.ATOMIC,
+         "9.7.13.16.13", arrivals.barrier_object,
+         "noComplete expect_tx parity release acquire relaxed cta shared shared::cta b64")  # fmt: skip
     _row("prefetch prefetchu applypriority discard", Kind.FENCE, "9.7.9.15", memory.nothing, None, writes=False)
-    _row("membar fence", Kind.FENCE, "9.7.13.3", memory.nothing, "cta gl gpu sys sc acq_rel cluster", writes=False)
+    _row("membar fence", Kind.FENCE, "9.7.13.3", memory.nothing,
+         "cta gl gpu sys sc acq_rel cluster proxy async global shared::cta mbarrier_init release", writes=False)  # fmt: skip
     _row("nanosleep pmevent griddepcontrol", Kind.FENCE, "9.7.19.2", memory.nothing, None, writes=False)
 
 

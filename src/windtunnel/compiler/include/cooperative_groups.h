@@ -5,6 +5,7 @@
 extern "C" __device__ unsigned long long cudaCGGetIntrinsicHandle(unsigned int scope);  // 1: the grid; 0 where it may not wait
 extern "C" __device__ unsigned int cudaCGSynchronize(unsigned long long handle, unsigned int flags);
 namespace cooperative_groups {
+namespace __v1 { // as NVIDIA's, of which libcu++ declares two classes
 #define WT_M __device__ __forceinline__
 
 struct thread_block {
@@ -131,5 +132,7 @@ template <class Group> WT_M void memcpy_async(const Group &g, void *to, const vo
 template <class Group> WT_M void wait(const Group &g) { __pipeline_wait_prior(0); g.sync(); }
 template <unsigned int Stages, class Group> WT_M void wait_prior(const Group &g) { __pipeline_wait_prior(Stages); g.sync(); }
 #undef WT_M
+}  // namespace __v1
+using namespace __v1;
 }  // namespace cooperative_groups
 #endif

@@ -82,3 +82,32 @@ void wt_atomic(int operation, int type, int bits, const uint64_t *a, const char 
     }
   }
 }
+
+// An operation on barriers in shared memory, as semantics/arrivals.py numbers them and lays out their words.
+enum { INIT, INVAL, ARRIVE, ARRIVE_DROP, TEST, PARITY, EXPECT, COMPLETE };
+#define COUNT_BITS 20
+#define BYTES_BITS 22
+#define MOST ((1ull << COUNT_BITS) - 1)
+#define MOST_BYTES ((1ull << BYTES_BITS) - 1)
+
+void wt_mbarrier(int operation, int bits, const uint64_t *a, const uint64_t *x, uint64_t *out, Context *c) {
+  for (uint32_t b = (uint32_t)bits; b; b &= b - 1) {
+    int lane = __builtin_ctz(b);
+    uint64_t *word = (uint64_t *)a[lane], old = *word, given = x[lane], phase = old >> 63;
+    uint64_t left = old & MOST, all = old >> COUNT_BITS & MOST, bytes = old >> 2 * COUNT_BITS & MOST_BYTES;
+    out[lane] = old;
+    switch (operation) {
+    case INIT: *word = (given & MOST) | (given & MOST) << COUNT_BITS; continue;
+    case INVAL: *word = 0; continue;
+    case TEST: out[lane] = given >> 63 != phase; continue;
+    case PARITY: out[lane] = (given & 1) != phase; continue;
+    case EXPECT: bytes += given; break;
+    case COMPLETE: bytes -= given; break;
+    case ARRIVE_DROP: all -= given; // and
+    default: left -= given;
+    }
+    left &= MOST, all &= MOST, bytes &= MOST_BYTES;
+    if (!left && !bytes) left = all, phase ^= 1, c->machine->epoch++;
+    *word = left | all << COUNT_BITS | bytes << 2 * COUNT_BITS | phase << 63;
+  }
+}

@@ -215,6 +215,24 @@ int wt_access(const uint64_t *a, int bits, int size, int code, int site, Context
   return (int)good;
 }
 
+// Copies of whole pieces of 16 bytes, each by one thread: looked at as if its warp's lanes took pieces in turn.
+enum { PIECE = 16 };
+
+void wt_bulk(int bits, const uint64_t *to, const uint64_t *from, const uint64_t *size, int store, int load, int store_site, int load_site, Context *c, Frame *f) {
+  for (uint32_t b = (uint32_t)bits; b && !c->trap; b &= b - 1) {
+    int lane = __builtin_ctz(b);
+    if (size[lane] % PIECE) { wrong(c, MISALIGNED, load_site, f->warp * LANES + lane, size[lane], 0); return; }
+    for (uint64_t at = 0; at < size[lane] && !c->trap; at += LANES * PIECE) {
+      uint64_t left = (size[lane] - at) / PIECE, source[LANES], target[LANES];
+      uint32_t lanes = left >= LANES ? 0xffffffffu : (1u << left) - 1;
+      for (int j = 0; j < LANES; j++) source[j] = from[lane] + at + j * PIECE, target[j] = to[lane] + at + j * PIECE;
+      lanes = (uint32_t)wt_access(source, (int)lanes, PIECE, load, load_site, c, f);
+      lanes = (uint32_t)wt_access(target, (int)lanes, PIECE, store, store_site, c, f);
+      for (uint32_t d = lanes; d; d &= d - 1) memcpy((void *)target[__builtin_ctz(d)], (void *)source[__builtin_ctz(d)], PIECE);
+    }
+  }
+}
+
 // A block begins: what blocks before it did to shared memory is of another epoch.
 void wt_block(Context *c) {
   Machine *m = c->machine;

@@ -17,3 +17,9 @@
 #include "simd.h"
 #include "atomics.h"
 #include "../cuda_runtime_api.h"
+#ifdef __CUDA__
+__device__ inline void *operator new(size_t, void *place) noexcept { return place; } // beside <new>'s, which are the host's
+__device__ inline void *operator new[](size_t, void *place) noexcept { return place; }
+__device__ inline void operator delete(void *, void *) noexcept {}
+__device__ inline void operator delete[](void *, void *) noexcept {}
+#endif
