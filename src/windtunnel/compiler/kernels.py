@@ -17,9 +17,10 @@ USE = "\nstatic __attribute__((used)) void *windtunnel_use_{}() {{ return (void 
 
 
 def compile_text(
-    text: str, capability: tuple[int, int], options: Sequence[str] = (), expressions: Sequence[str] = ()
-) -> str:
-    """PTX of a source; `expressions` name kernels that are instances of templates.
+    text: str, capability: tuple[int, int], options: Sequence[str] = (), expressions: Sequence[str] = (),
+    whole: bool = False,
+) -> str:  # fmt: skip
+    """PTX of a source; `expressions` name kernels that are instances of templates, `whole` that there is host code.
 
     Raises:
         CompileError: clang does not take it.
@@ -28,11 +29,12 @@ def compile_text(
         if "<" in expression:
             text += USE.format(at, expression)
     clang = required()
-    key = digest(text, str(capability), *options, clang.version, __version__, *texts(INCLUDE), *own_texts())
+    key = digest(text, str(capability), str(whole), *options, clang.version, __version__, *texts(INCLUDE), *own_texts())
     kept = cache_folder("device") / f"{key[:24]}.ptx"
     if not kept.exists():
         include = tuple(f"-I{folder}" for folder in (os.getcwd(),))
-        settings = Settings(clang, capability, (), (*include, *translated(options)), fast_math_in(options))
+        given = (*include, *translated(options))
+        settings = Settings(clang, capability, (), given, fast_math_in(options), whole=whole)
         with Work(kept.parent) as work:
             source, made = work.path / "kernel.cu", work.path / "kernel.ptx"
             source.write_text(text, encoding="utf-8")
@@ -44,7 +46,7 @@ def compile_text(
 def compile_file(path: Path, capability: tuple[int, int]) -> str:
     """PTX of a file."""
     text = path.read_text(encoding="utf-8", errors="replace")
-    return compile_text(f'#line 1 "{path.absolute()}"\n{text}', capability, (f"-I{path.parent.absolute()}",))
+    return compile_text(f'#line 1 "{path.absolute()}"\n{text}', capability, (f"-I{path.parent.absolute()}",), whole=True)
 
 
 def in_program(source: str, file: str, program: str) -> str:

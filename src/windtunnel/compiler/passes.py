@@ -54,13 +54,16 @@ class Settings:
     options: tuple[str, ...] = ()
     fast_math: bool = False
     precompiled: dict[str, str] = field(default_factory=dict, hash=False)
+    whole: bool = True
+    """Whether sources may hold host code, as nvcc's do, not kernels alone, as NVRTC's."""
 
     @property
     def common(self) -> tuple[str, ...]:
         """What both passes are given."""
         folders = [part for folder in (str(INCLUDE), *self.include) for part in ("-isystem", folder)]
         own = ("-idirafter", self.clang.headers) if self.clang.headers else ()
-        return (*QUIET, *folders, *own, STANDARD, *self.options)
+        whole = ("-include", "windtunnel/host.h") if self.whole else ()
+        return (*QUIET, *folders, *own, STANDARD, *whole, *self.options)
 
     @property
     def target(self) -> str:
