@@ -46,7 +46,9 @@ def compile_text(
 def compile_file(path: Path, capability: tuple[int, int]) -> str:
     """PTX of a file."""
     text = path.read_text(encoding="utf-8", errors="replace")
-    return compile_text(f'#line 1 "{path.absolute()}"\n{text}', capability, (f"-I{path.parent.absolute()}",), whole=True)
+    return compile_text(
+        f'#line 1 "{path.absolute()}"\n{text}', capability, (f"-I{path.parent.absolute()}",), whole=True
+    )
 
 
 def in_program(source: str, file: str, program: str) -> str:

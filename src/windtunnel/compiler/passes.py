@@ -13,6 +13,7 @@ from pathlib import Path
 from windtunnel.compiler import unset
 from windtunnel.compiler.accesses import whole_accesses
 from windtunnel.compiler.clang import INCLUDE, Clang, CompileError
+from windtunnel.compiler.host_calls import ANYTHING, declarations
 from windtunnel.compiler.lines import of_the_program
 from windtunnel.compiler.shared_variables import rewritten
 
@@ -90,18 +91,23 @@ class Settings:
         other = unset.written(forms.variables, self._optimized(forms.other, written, output)) if forms.other else ""
         output.write_text(text + unwritten + other, encoding="utf-8")
 
-    def _compiled(self, source: Path, output: Path, *arguments: str) -> str:
-        """Compile a source as it is, or with the shared variables changed that clang refuses."""
-        try:
-            return self.clang.run(*arguments, source, "-o", output)
-        except CompileError as error:
-            text = source.read_text(encoding="utf-8", errors="surrogateescape")
-            other = rewritten(text, str(source), str(error))
-            if other is None:
-                raise
-            changed = output.with_suffix(".changed.cu")
-            changed.write_text(f'#line 1 "{source}"\n{other}', encoding="utf-8", errors="surrogateescape")
-            return self.clang.run(*arguments, changed, "-o", output)
+    def _compiled(self, source: Path, output: Path, *arguments: str, host: bool = False) -> str:
+        """Compile a source as it is, or with the shared variables changed that clang refuses; the pass over device code
+        reads past calls of CUDA's libraries."""
+        given, known = source, dict[str, str]()
+        while True:
+            try:
+                return self.clang.run(*arguments, *_included(output, known), given, "-o", output)
+            except CompileError as error:
+                text = source.read_text(encoding="utf-8", errors="surrogateescape")
+                other = rewritten(text, str(source), str(error)) if given == source else None
+                more = {} if host else declarations(str(error))
+                if other is None and not more.keys() - known.keys():
+                    raise
+                known |= more
+                if other is not None:
+                    given = output.with_suffix(".changed.cu")
+                    given.write_text(f'#line 1 "{source}"\n{other}', encoding="utf-8", errors="surrogateescape")
 
     def _optimized(self, module: str, written: Path, output: Path) -> str:
         """PTX of a module in LLVM IR."""
@@ -117,7 +123,7 @@ class Settings:
             embedded.write_bytes(ptx.read_bytes() + b"\0")
             binary = ("-Xclang", "-fcuda-include-gpubinary", "-Xclang", str(embedded))
         self._compiled(source, output, *CUDA, self.target, *self.common, "--cuda-host-only", "-fPIC", "-c", "-O1",
-                       *_listing(output), *binary, *self._precompiled("host"))  # fmt: skip
+                       *_listing(output), *binary, *self._precompiled("host"), host=True)  # fmt: skip
 
     def plain(self, source: Path, output: Path) -> None:
         """An object of a source without device code."""
@@ -136,6 +142,15 @@ class Settings:
     def _precompiled(self, kind: str) -> tuple[str, ...]:
         path = self.precompiled.get(kind)
         return ("-Xclang", "-include-pch", "-Xclang", path) if path else ()
+
+
+def _included(output: Path, declared: dict[str, str]) -> tuple[str, ...]:
+    """Lets clang read declarations before a source."""
+    if not declared:
+        return ()
+    header = output.with_suffix(".declared.h")
+    header.write_text(ANYTHING + "".join(declared.values()), encoding="utf-8")
+    return "-include", str(header)
 
 
 def _listing(output: Path) -> tuple[str, ...]:

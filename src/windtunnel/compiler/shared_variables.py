@@ -30,7 +30,9 @@ def rewritten(text: str, file: str, errors: str) -> str | None:
     changed = False
     places = sorted({(f, int(n), int(c)) for f, n, c in REFUSED.findall(errors)}, key=lambda one: -one[2])
     for name, number, column in places:
-        at = next((a for (f, n), a in numbers.items() if n == number and os.path.basename(f) == os.path.basename(name)), None)
+        at = next(
+            (a for (f, n), a in numbers.items() if n == number and os.path.basename(f) == os.path.basename(name)), None
+        )
         found = None if at is None else _changed(lines[at], column - 1)
         if found is not None and at is not None:
             lines[at], changed = found, True

@@ -14,7 +14,9 @@ OPTIONS = ("-ftrivial-auto-var-init=pattern", "-fno-discard-value-names")
 INPUT = "wt_unset"
 ROOM = 16
 """Bytes of the input for each variable: as many as any number has."""
-STORE = re.compile(r"^(\s*)store (i\d+|half|bfloat|float|double|ptr|<\d+ x \w+>) [^%]*, (ptr (%\S+|%\"[^\"]*\"), align \d+.*), !annotation !(\d+)")
+STORE = re.compile(
+    r"^(\s*)store (i\d+|half|bfloat|float|double|ptr|<\d+ x \w+>) [^%]*, (ptr (%\S+|%\"[^\"]*\"), align \d+.*), !annotation !(\d+)"
+)
 FILL = re.compile(r"^(\s*)call void @llvm\.(?:memset\.p0|memcpy\.p0\.p0)\.i64\((ptr .*?(%[^\s,]+)), (?:i8|ptr) .*?, "
                   r"(i64 \d+), i1 false\)(.*), !annotation !(\d+)")  # fmt: skip
 DEFINED = re.compile(r"^\s*(%\S+) = (alloca|getelementptr(?: inbounds)?) (.*)$")
