@@ -1,6 +1,7 @@
-"""Shared variables of a class with a constructor, which nvcc leaves alone and clang refuses (`__shared__ cuda::barrier b;`).
+"""Shared variables of a class with a constructor, which nvcc leaves alone and clang refuses: those of `cuda::barrier`.
 
-Each declaration that clang names becomes bytes of the same size and alignment, and a reference to them as that class."""
+Each declaration that clang names becomes bytes of the same size and alignment, and a reference to them as that class.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +31,11 @@ def rewritten(text: str, file: str, errors: str) -> str | None:
     changed = False
     places = sorted({(f, int(n), int(c)) for f, n, c in REFUSED.findall(errors)}, key=lambda one: -one[2])
     for name, number, column in places:
-        at = next(
-            (a for (f, n), a in numbers.items() if n == number and os.path.basename(f) == os.path.basename(name)), None
-        )
-        found = None if at is None else _changed(lines[at], column - 1)
-        if found is not None and at is not None:
-            lines[at], changed = found, True
+        same = os.path.basename(name)
+        place = next((a for (f, n), a in numbers.items() if n == number and os.path.basename(f) == same), -1)
+        found = _changed(lines[place], column - 1) if place >= 0 else None
+        if found is not None:
+            lines[place], changed = found, True
     return "\n".join(lines) if changed else None
 
 

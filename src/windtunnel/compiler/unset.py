@@ -15,7 +15,8 @@ INPUT = "wt_unset"
 ROOM = 16
 """Bytes of the input for each variable: as many as any number has."""
 STORE = re.compile(
-    r"^(\s*)store (i\d+|half|bfloat|float|double|ptr|<\d+ x \w+>) [^%]*, (ptr (%\S+|%\"[^\"]*\"), align \d+.*), !annotation !(\d+)"
+    r"^(\s*)store (i\d+|half|bfloat|float|double|ptr|<\d+ x \w+>) [^%]*, "
+    r"(ptr (%\S+|%\"[^\"]*\"), align \d+.*), !annotation !(\d+)"
 )
 FILL = re.compile(r"^(\s*)call void @llvm\.(?:memset\.p0|memcpy\.p0\.p0)\.i64\((ptr .*?(%[^\s,]+)), (?:i8|ptr) .*?, "
                   r"(i64 \d+), i1 false\)(.*), !annotation !(\d+)")  # fmt: skip

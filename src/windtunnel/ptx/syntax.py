@@ -302,7 +302,7 @@ def _instruction(
 
 
 def _opcode(text: str) -> tuple[str, ...]:
-    """The words of an opcode; those of barriers in memory have names of several, since they differ in their operands."""
+    """The words of an opcode; barriers in memory have names of several, since their operands differ."""
     found = re.match(r"mbarrier\.\w+|cp\.async\.(?:mbarrier|bulk)", text)
     end = found.end() if found else 0
     return (text[:end] + text[end:].partition(".")[0], *text[end:].split(".")[1:])

@@ -196,12 +196,13 @@ def _memory() -> None:
          writes=False)  # fmt: skip
     _row("mbarrier.init mbarrier.inval mbarrier.expect_tx mbarrier.complete_tx", Kind.ATOMIC, "9.7.13.16.9",
          arrivals.barrier_object, "relaxed cta shared shared::cta b64", writes=False)  # fmt: skip
-    _row("mbarrier.arrive mbarrier.arrive_drop mbarrier.test_wait mbarrier.try_wait mbarrier.pending_count", Kind.ATOMIC,
-         "9.7.13.16.13", arrivals.barrier_object,
+    _row("mbarrier.arrive mbarrier.arrive_drop mbarrier.test_wait mbarrier.try_wait mbarrier.pending_count",
+         Kind.ATOMIC, "9.7.13.16.13", arrivals.barrier_object,
          "noComplete expect_tx parity release acquire relaxed cta shared shared::cta b64")  # fmt: skip
     _row("prefetch prefetchu applypriority discard", Kind.FENCE, "9.7.9.15", memory.nothing, None, writes=False)
     _row("membar fence", Kind.FENCE, "9.7.13.3", memory.nothing,
-         "cta gl gpu sys sc acq_rel cluster proxy async global shared::cta mbarrier_init release", writes=False)  # fmt: skip
+         "cta gl gpu sys sc acq_rel cluster proxy async global shared::cta mbarrier_init release",
+         writes=False)  # fmt: skip
     _row("nanosleep pmevent griddepcontrol", Kind.FENCE, "9.7.19.2", memory.nothing, None, writes=False)
 
 

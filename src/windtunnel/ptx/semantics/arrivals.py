@@ -1,9 +1,9 @@
-"""`mbarrier`, barriers that are objects in shared memory (cuda::barrier, cuda::pipeline), and the bulk copies that arrive
-at them.
+"""`mbarrier`, barriers that are objects in shared memory (cuda::barrier, cuda::pipeline), and the bulk copies that
+arrive at them.
 
-A word holds the arrivals that its phase still waits for (20 bits), how many a phase takes (20), the bytes of copies that
-it waits for (22, with a sign) and the phase's parity (the top bit). PTX leaves open what is in it. A phase that ends
-orders what threads did before it."""
+A word holds the arrivals that its phase still waits for (20 bits), how many a phase takes (20), the bytes of copies
+that it waits for (22, with a sign) and the phase's parity (the top bit). PTX leaves open what is in it. A phase that
+ends orders what threads did before it."""
 
 from __future__ import annotations
 
@@ -99,6 +99,6 @@ def _permitted(e: Emitter, i: Instruction, kind: int, space: str, where: Where) 
     site = e.site(i, ("load", "store", "atomic")[kind], space, SIZE)
     e.helpers.add("wt_permit")
     return e.assign(
-        f"call {vector('i1')} @wt_permit({LANES_OF_64} {where.vector(e).text}, {vector('i1')} {e.running()}, i64 0, i64 -1, "
-        f"i32 {site}, i32 {CODES[space] + kind}, ptr %context, ptr %frame, i32 {SIZE})"
+        f"call {vector('i1')} @wt_permit({LANES_OF_64} {where.vector(e).text}, {vector('i1')} {e.running()}, i64 0, "
+        f"i64 -1, i32 {site}, i32 {CODES[space] + kind}, ptr %context, ptr %frame, i32 {SIZE})"
     )
