@@ -380,3 +380,28 @@ def test_a_result_that_depends_on_an_unset_variable_names_it(
     done = run(file, f"{kernel}<<<1, 32>>>(float[32], float[32]=0, int[96]=0, {n})", gpus.find("H100"))
     assert [str(fault["message"]).split(" variable ")[1].split(",")[0].split(" ")[0] for fault in done.faults] == found
     assert {fault["kind"] for fault in done.faults} <= {"uninitialized-read"}
+
+
+HOST = r"""
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+__global__ void twice(float *x) { x[threadIdx.x] = 2; }
+float host(int n) {  // of headers that nvcc includes by itself, and of a library
+  cublasHandle_t handle;
+  if (cublasCreate(&handle) != CUBLAS_STATUS_SUCCESS) abort();
+  cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH);
+  int numbers[4];
+  memset(numbers, 0, sizeof numbers);
+  return expf((float)n) + numbers[0];
+}
+"""
+
+
+def test_host_code_beside_a_kernel_may_call_libraries(tmp_path: Path) -> None:
+    file = tmp_path / "host.cu"
+    file.write_text(HOST)
+    done = run(file, "twice<<<1, 4>>>(float[4]=0)", gpus.find("H100"))
+    assert done.arrays[0]["first"] == [2.0] * 4
+    file.write_text(HOST.replace("x[threadIdx.x] = 2;", "x[threadIdx.x] = cublasCreate(x) == 0;"))
+    with pytest.raises(CompileError, match="cublasCreate"):
+        run(file, "twice<<<1, 4>>>(float[4]=0)", gpus.find("H100"))
