@@ -103,6 +103,8 @@ ELSEWHERE = {
     "membar "
     "fence nanosleep pmevent griddepcontrol prefetch prefetchu applypriority discard isspacep",
     "test_memory": "ld ldu st cp ldmatrix mma",
+    "test_arrivals": "mbarrier.init mbarrier.inval mbarrier.expect_tx mbarrier.complete_tx mbarrier.arrive "
+    "mbarrier.arrive_drop mbarrier.test_wait mbarrier.try_wait mbarrier.pending_count cp.async.mbarrier cp.async.bulk",
     "test_hardware": "ex2 lg2 sin cos tanh rsqrt",
 }
 
