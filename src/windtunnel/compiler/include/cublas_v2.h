@@ -2,8 +2,10 @@
 #pragma once
 #include "cuda_runtime_api.h"
 #include "cuComplex.h"
+#ifdef __CUDA__ // plain C++ does without the halves' arithmetic
 #include "cuda_bf16.h"
 #include "cuda_fp16.h"
+#endif
 #include "library_types.h"
 typedef struct cublasContext *cublasHandle_t;
 typedef enum { CUBLAS_STATUS_SUCCESS = 0, CUBLAS_STATUS_NOT_INITIALIZED = 1, CUBLAS_STATUS_ALLOC_FAILED = 3, CUBLAS_STATUS_INVALID_VALUE = 7, CUBLAS_STATUS_NOT_SUPPORTED = 15 } cublasStatus_t;
