@@ -1,4 +1,4 @@
-"""Barriers in shared memory and bulk copies: what the PTX ISA says of phases, counts and bytes (9.7.13.16, 9.7.9.25.4)."""
+"""Barriers in shared memory and bulk copies: phases, counts and bytes as in PTX ISA 9.7.13.16 and 9.7.9.25.4."""
 
 from __future__ import annotations
 
