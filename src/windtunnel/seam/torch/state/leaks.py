@@ -55,7 +55,7 @@ class Sample(weakref.ref[Tag]):
 
 
 class Leaks:
-    """The sample of one emulation. `left` allocations of `MIN_BYTES` are not looked at until the next one is."""
+    """The sample of one emulation. `left` allocations are not looked at until the next one is."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -69,10 +69,10 @@ class Leaks:
         self._dice = random.Random(0)
 
     def sample(self, tag: Tag, index: int) -> None:
-        """Follow an allocation of `MIN_BYTES` or more on a device, unless it is loaded or made by a constructor."""
+        """Follow an allocation on a device, unless it is small, loaded or made by a constructor."""
         self.left = self._dice.randrange(2 * self._every - 1)
         core = self.core
-        if core.local.host.index:
+        if tag.size < MIN_BYTES or core.local.host.index:
             return
         site = self._sites.number()
         if not self._turns(site):

@@ -30,7 +30,7 @@ from windtunnel.seam.torch.state.host_guard import HostGuard
 from windtunnel.seam.torch.state.host_work import HostWork
 from windtunnel.seam.torch.state.kernel_buffers import KernelBuffers
 from windtunnel.seam.torch.state.late import Late
-from windtunnel.seam.torch.state.leaks import MIN_BYTES, Leaks
+from windtunnel.seam.torch.state.leaks import Leaks
 from windtunnel.seam.torch.state.loaded import Loaded
 from windtunnel.seam.torch.state.memory import Memory
 from windtunnel.seam.torch.state.notes import Notes
@@ -252,11 +252,10 @@ class State(Core):
             storage._wt = tag
             if UNTRACK is not None:
                 UNTRACK(storage)
-        if size >= MIN_BYTES:
-            leaks = self.leaks
-            leaks.left -= 1
-            if leaks.left < 0:
-                leaks.sample(tag, index)
+        leaks = self.leaks
+        leaks.left -= 1
+        if leaks.left < 0:
+            leaks.sample(tag, index)
         room = self.room
         room.left -= size
         if room.left < 0:
