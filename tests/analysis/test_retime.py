@@ -116,7 +116,7 @@ def replayed(machine: Machine, product: Signature, number: int, times: int) -> N
 def test_a_load_that_meets_the_power_limit_is_retimed_as_it_runs(spec: str) -> None:
     trace = busy("A100").trace
     lengths = [row[6] - row[5] for row in trace.rows if trace.signatures[row[2]].name == "aten::mm"]
-    assert lengths[-1] > 1.2 * lengths[0]
+    assert lengths[-1] > 1.15 * lengths[0]
     assert list(retime(trace, gpus.parse(spec)).rows) == list(busy(spec).trace.rows)
 
 
@@ -140,7 +140,7 @@ def test_on_the_same_gpu_a_graph_replays_alike() -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_another_gpu_gives_what_running_there_gives(name: str) -> None:
-    machine = build_machine(gpus.parse("2xH100"), (12, 4), Trace(), parse(""))
+    machine = build_machine(gpus.parse("2xH100"), (11, 8), Trace(), parse(""))
     for operation in PROGRAMS[name]:
         submit(machine, operation)
     assert list(retime(run(name), gpus.parse("H100")).rows) == list(machine.trace.rows)
@@ -148,7 +148,7 @@ def test_another_gpu_gives_what_running_there_gives(name: str) -> None:
 
 def meeting(spec: str, late_ns: int) -> Trace:
     """A rank that computes, receives a message, adds up with another rank that is ready `late_ns` after it, waits."""
-    machine = build_machine(gpus.parse(spec), (12, 4), Trace(), parse(""))
+    machine = build_machine(gpus.parse(spec), (11, 8), Trace(), parse(""))
     machine.trace.facts["gpus"] = [{"key": device.gpu.key, "name": device.gpu.name} for device in machine.devices]
     host, stream = machine.host, machine.devices[0].default_stream
     message = Signature("nccl:recv", detail=(("ranks", 2), ("group", "0"), ("peer", 1), ("tag", 0)))
@@ -193,7 +193,7 @@ def test_other_ranks_become_faster_as_this_one_does() -> None:
 
 def threaded(spec: str) -> Trace:
     """A thread for each of two GPUs, in the place of one that has ended; the main thread waits for both."""
-    machine = build_machine(gpus.parse(f"2x{spec}"), (12, 4), Trace(), parse(""))
+    machine = build_machine(gpus.parse(f"2x{spec}"), (11, 8), Trace(), parse(""))
     machine.trace.facts["gpus"] = [{"key": device.gpu.key, "name": device.gpu.name} for device in machine.devices]
     first, second = machine.devices
     cost = machine.price(first, PRODUCT)

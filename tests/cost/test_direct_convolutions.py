@@ -39,7 +39,7 @@ def test_its_backward_pass_too():
     x, weight = (128, 192, 56, 56), (192, 1, 3, 3)
     backward = Signature("aten::convolution_backward", (x, x, weight, x, weight), ("float16",) * 5, 3)
     forward = A100.kernel(convolution(128, 192, 56, 3, 192)).duration_ns
-    assert 4 * forward < A100.kernel(backward).duration_ns < 10 * forward  # timm's training of depthwise models
+    assert 3.5 * forward < A100.kernel(backward).duration_ns < 10 * forward  # timm's training of depthwise models
 
 
 def test_an_ordinary_convolution_is_no_direct_one():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from windtunnel import emulate
+from windtunnel.compiler import stubs
 from windtunnel.errors import UnsupportedError
 from windtunnel.session import Session
 
@@ -185,3 +187,10 @@ def test_an_error_that_nobody_reads_and_memory_that_nobody_frees_are_found() -> 
     assert "cudaMalloc was called" in found["cuda-leak"].message
     assert "row_sum_kernel" in found["cuda-unchecked-launch"].message
     assert "invalid argument" in found["cuda-unchecked-launch"].message
+
+
+def test_the_runtime_of_a_toolkit_does_not_stand_before_ours(session: Session) -> None:
+    toolkits = str(stubs.library("libcudart.so.99", ["cudaInTheToolkitAlone"]))
+    library = ctypes.CDLL(toolkits, mode=ctypes.RTLD_GLOBAL)  # as cuda-python opens it for Numba
+    assert library.cudaInTheToolkitAlone
+    assert not hasattr(ctypes.CDLL(None), "cudaInTheToolkitAlone")

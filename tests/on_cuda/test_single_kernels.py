@@ -328,9 +328,8 @@ def test_a_variable_that_is_used_before_it_is_written_is_found(tmp_path: Path) -
         ("__global__ void k(cudaTextureObject_t t, float *o) { *o = tex2D<float>(t, 0.f, 1.f); }", "textures and surf"),
         ("__global__ void c() {}\n__global__ void k(float *o) { c<<<1, 1>>>(); }", "dynamic parallelism"),
         ("#include <cuda/atomic>\n__global__ void k(float *o) {}", "libcu"),
-        ("#include <cublas_v2.h>\nvoid f() { cublasSscal(); }\n__global__ void k(float *o) {}", "calls of cuBLAS"),
     ],
-    ids=["texture", "kernel", "libcu++", "cuBLAS"],
+    ids=["texture", "kernel", "libcu++"],
 )
 def test_what_is_not_emulated_is_refused_by_name(tmp_path: Path, code: str, said: str) -> None:
     file = tmp_path / "refused.cu"

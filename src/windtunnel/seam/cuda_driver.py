@@ -209,6 +209,11 @@ WITHOUT_INIT = frozenset({"cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuG
 """Functions that do not ask for `cuInit` first."""
 
 
+RUNTIME = "libcudart.so"
+"""NVIDIA's runtime, where a toolkit is installed. Opened for all libraries, as cuda-python does it for Numba, it would
+stand before ours in extensions that come later."""
+
+
 def _for_the_cpu(name: object) -> object:
     """The library for the CPU that lies beside one for CUDA, where a package brings both."""
     folder, file = os.path.split(name) if isinstance(name, str) else ("", "")
@@ -225,12 +230,15 @@ def patches(machine: Machine, cuda_version: tuple[int, int], nvml: Callable[[str
     open_library: Callable[..., None] = library.__init__
     find = library.__getitem__
 
-    def opened(self: ctypes.CDLL, name: object, *args: object, **kwargs: object) -> None:
+    def opened(self: ctypes.CDLL, name: object, *args: int, **kwargs: int) -> None:
         file = os.path.basename(name) if isinstance(name, str) else ""
         if file in LIBRARIES and LOADED:
             open_library(self, LOADED[-1], *args, **kwargs)
         elif file in LIBRARIES or file in NVML:
             self._name, self._handle = str(name), HANDLE if file in LIBRARIES else NVML_HANDLE
+        elif file.startswith(RUNTIME):
+            mode, *others = args or (kwargs.pop("mode", ctypes.DEFAULT_MODE),)
+            open_library(self, name, mode & ~ctypes.RTLD_GLOBAL, *others, **kwargs)
         else:
             open_library(self, _for_the_cpu(name), *args, **kwargs)
 

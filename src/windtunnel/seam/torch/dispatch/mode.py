@@ -546,11 +546,12 @@ class Dispatch(TorchDispatchMode):
 
     def settle(self, floating: list[Tensor]) -> None:
         """What met a tensor on the host in an operator lies there too, and the host made it."""
-        cost = self.machine.installed[0].cost
         for tensor in floating:
             for part in parts_of(tensor) or [tensor]:
                 storage_of(part)._wt = HOST_TAG
-                self.local.host.now_ns += cost.host_operator_ns(part.numel() * part.element_size())
+                if self.machine.installed:
+                    cost = self.machine.installed[0].cost
+                    self.local.host.now_ns += cost.host_operator_ns(part.numel() * part.element_size())
 
     def resized(self, call: Call) -> None:
         """Follow storages whose size an operator may have changed."""
