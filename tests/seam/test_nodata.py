@@ -281,7 +281,7 @@ def test_what_a_library_looks_at_is_assumed_or_its_line_is_named(
 
 def test_a_truth_can_be_given() -> None:
     with windtunnel.emulate("A100", no_data=True, assume=False) as session:
-        assert not (torch.ones(1, device="cuda") > 0)
+        assert not (torch.rand(1, device="cuda") > 0)
     assert assumed(session) == [("assumed: what the program read = False, as --assume says", 1)]
 
 

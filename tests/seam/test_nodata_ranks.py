@@ -80,4 +80,4 @@ def test_integers_go_through_collectives_and_messages(tmp_path: Path) -> None:
     assert without == with_data
     assert with_data[0]["sum"] == [10, 3]
     assert with_data[1]["sent"] == [4, 5, 0]
-    assert with_data[1]["numbers"] == pytest.approx([3e-4, 0.75, 0.1])
+    assert with_data[1]["numbers"] == pytest.approx([3e-4, 0.75, 0.1, 1.0])

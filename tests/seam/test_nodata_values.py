@@ -328,6 +328,13 @@ def test_a_buffer_that_is_filled_is_known(session) -> None:
         torch.empty(3, dtype=torch.int64, device="cuda").fill_(torch.randint(0, 9, (), device="cuda")).tolist()
 
 
+def test_a_single_number_is_known_until_data_are_added(session) -> None:
+    total, part = torch.zeros((), device="cuda"), torch.full((1,), 0.25, device="cuda")
+    assert (total.item(), part.item(), (total + 2 * part).item()) == (0.0, 0.25, 0.5)
+    total += torch.randn(8, device="cuda").sum()
+    assert total.item() == 1.0  # assumed
+
+
 def test_a_flag_that_counts_what_is_not_finite_is_zero() -> None:
     """DeepSpeed adds truths to a float zero, and reads the sum as a byte."""
     with windtunnel.emulate("A100", no_data=True):

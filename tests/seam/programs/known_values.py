@@ -74,7 +74,9 @@ def numbers() -> torch.Tensor:
     told = torch.tensor([0.1 * (rank + 1)])
     if rank < 2:
         dist.send(told, 1) if rank == 0 else dist.recv(told, 0)
-    return torch.tensor([rate.item(), (share * 2).item(), told.item()], device="cpu")
+    joined = torch.zeros(1) if rank else torch.ones(1)  # as `Join` counts the ranks that still train
+    dist.all_reduce(joined)
+    return torch.tensor([rate.item(), (share * 2).item(), told.item(), joined.item()], device="cpu")
 
 
 seen = {

@@ -130,7 +130,6 @@ class Assumptions:
     def tell(self, tensor: Tensor, guess: str, values: Tensor | None) -> None:
         """A tensor's elements are now these, or nothing is known of them."""
         self.known.pop(tag_of(tensor), None)
-        self.exact.brings = True
         within = self.exact.of(tensor)
         if values is None:
             self.exact.forget([tensor])

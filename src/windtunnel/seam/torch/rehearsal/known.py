@@ -2,7 +2,7 @@
 
 Integers and truths that the host put on a device are few, and decide most: labels, masks, lengths, counters. A copy of
 them stays on the host and goes through the same operators, as long as all that an operator takes is known. So does a
-single floating-point number that the host brought, a learning rate or a time; those that a device made are data.
+single floating-point number: a learning rate, a time, a sum of ranks that begins at zero.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from windtunnel.seam.torch.tags import Storage, is_physically_meta, storage_of, 
 Tensor = torch.Tensor
 MOST = 1 << 16
 """Elements: the tokens of a large batch. What is larger decides nothing, and would cost time."""
-MAKING = ("aten::fill_", "aten::zero_")
-"""Operators that write what no tensor brought."""
 ROUTED = 1 << 24
 """Elements of what comes of indices that are taken for others: it decides which tokens an expert gets."""
 OVERWRITING = ("aten::copy_", "aten::fill_", "aten::zero_")
@@ -32,7 +30,6 @@ class KnownValues:
     def __init__(self) -> None:
         self.any = False  # whether anything ever was
         self.guess = ""  # what stood for a value that the operator took which runs
-        self.brings = True  # whether that operator has its values of tensors
 
     def of(self, tensor: Tensor) -> Tensor | None:
         """The values of a device tensor as a host tensor that shares memory with its other views; None if unknown."""
@@ -45,7 +42,7 @@ class KnownValues:
 
     def can_keep(self, tensor: Tensor) -> bool:
         """Whether the values of a new device tensor are of a kind that is kept."""
-        if not is_kind_kept(tensor) or (tensor.dtype.is_floating_point and not self.brings):
+        if not is_kind_kept(tensor):
             return False
         return 0 < tensor.numel() <= (ROUTED if self.guess else MOST) and fills_its_memory(tensor)
 
@@ -84,7 +81,6 @@ class KnownValues:
         mutated = [tensor for place in call.plan.mutated for tensor in tensors_in((call.args[place],))]
         if not mutated and not call.plan.fresh:
             return ()  # a view of what is known
-        self.brings = not call.plan.factory and call.plan.card.exact != "from shapes" and call.plan.name not in MAKING
         self.guess = next(filter(None, map(self.guessed, filter(is_physically_meta, tensors_in(call.args)))), "")
         if not mutated and not any(map(self.can_keep, tensors_in((out,)))):
             if call.plan.name in ZEROS and isinstance(out, Tensor):  # they would take the tensor's memory on the host
