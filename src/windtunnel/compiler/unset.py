@@ -25,11 +25,13 @@ NODE = re.compile(r"^!(\d+) = (?:distinct )?!(\w+)\((.*)\)$")
 MARK = re.compile(r'^!(\d+) = !\{!"auto-init"\}$', re.MULTILINE)
 VECTORS = re.compile(r"%(?:struct|class)\.(?:(?:u?char|u?short|u?int|u?long(?:long)?|float|double)[1-4]|__half2?|"
                      r"__nv_bfloat162?|dim3)\b")  # fmt: skip
+LISTED = re.compile(r'^// unset "([^"]*)" (\d+) (\S+) ([01])$', re.MULTILINE)
+OTHER = re.compile(r"^//~(.*)$", re.MULTILINE)
 NUMBER = re.compile(r"(?:\[\d+ x )*(?:i\d+|half|bfloat|float|double|ptr|<\d+ x \w+>)\b")
 
 
 @dataclass(frozen=True)
-class Variable:
+class Unset:
     """A variable that its declaration leaves unset."""
 
     file: str
@@ -69,7 +71,7 @@ class Forms:
 
     plain: str
     other: str = ""
-    variables: list[Variable] = field(default_factory=list)
+    variables: list[Unset] = field(default_factory=list)
 
 
 def forms(text: str, hidden: Sequence[str]) -> Forms:
@@ -104,7 +106,7 @@ def forms(text: str, hidden: Sequence[str]) -> Forms:
             numbers[function, name] = len(made.variables)
             kind = defined[name][1]
             plain_kind = bool(NUMBER.match(kind) or VECTORS.search(kind))
-            made.variables.append(Variable(*place, name.strip('%"'), plain_kind))
+            made.variables.append(Unset(*place, name.strip('%"'), plain_kind))
         number = numbers[function, name]
         other += _from_input(stored, filled, number, len(other), _debug(line))
     if made.variables:
@@ -153,7 +155,7 @@ def _from_input(
     ]
 
 
-def written(variables: Sequence[Variable], other: str) -> str:
+def written(variables: Sequence[Unset], other: str) -> str:
     """The other form's PTX and its variables as comments, which follow the PTX that is run; none where it uses none."""
     if not re.search(rf"\[{INPUT}\b|\b{INPUT}\+|, {INPUT};", other):
         return ""
@@ -161,7 +163,17 @@ def written(variables: Sequence[Variable], other: str) -> str:
     return "\n".join([*listed, *(f"//~{line}" for line in other.split("\n"))]) + "\n"
 
 
-def _named(variable: Variable) -> str:
+def listed(text: str) -> tuple[Unset, ...]:
+    """The variables that `written` has listed in a text."""
+    return tuple(Unset(file, int(line), name, plain == "1") for file, line, name, plain in LISTED.findall(text))
+
+
+def other_form(text: str) -> str:
+    """The other form that `written` has put into a text, if it has one."""
+    return "\n".join(OTHER.findall(text))
+
+
+def _named(variable: Unset) -> str:
     """As the source has it: clang numbers those of the same name."""
     try:
         with open(variable.file, encoding="utf-8", errors="replace") as file:

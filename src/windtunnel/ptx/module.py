@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from windtunnel.compiler.unset import INPUT, ROOM, Unset, listed, other_form
 from windtunnel.errors import UnsupportedError
 from windtunnel.ptx import unset
 from windtunnel.ptx.dependence import deciding
@@ -195,7 +196,7 @@ class Kernel:
         kernel = other.kernels.get(self.name) if other is not None else None
         every = [one for block in kernel._prepared.graph.blocks for one in block] if kernel is not None else []
         words = (word for one in every for word in one.operands)
-        found = {int(at[1] or 0) // unset.ROOM for word in words for at in unset.USED.finditer(word)}
+        found = {int(at[1] or 0) // ROOM for word in words for at in unset.USED.finditer(word)}
         said = {one.name for one, _ in self._unwritten()}
         return tuple(number for number in sorted(found) if self._module.unset[number].name not in said)
 
@@ -215,7 +216,7 @@ class Kernel:
         return unset.dependent(
             module.unset,
             self._unset,
-            module.other.variables[unset.INPUT].address,
+            module.other.variables[INPUT].address,
             saved,
             lambda: kernel._run(request).run().trap,
             lambda address: run.argument(address)[0],
@@ -242,14 +243,14 @@ class Module:
         self.kernels: Mapping[str, Kernel] = {f.name: Kernel(self, f) for f in functions if f.entry}
 
     @functools.cached_property
-    def unset(self) -> tuple[unset.Unset, ...]:
+    def unset(self) -> tuple[Unset, ...]:
         """The variables that their declarations leave unset, in the order of the other form's input."""
-        return unset.listed(self._text)
+        return listed(self._text)
 
     @functools.cached_property
     def other(self) -> Module | None:
         """The form in which unset variables hold an input; the other variables are the same memory."""
-        return Module(unset.other_form(self._text), self._cache, self.variables) if self.unset else None
+        return Module(other_form(self._text), self._cache, self.variables) if self.unset else None
 
     def _place(self, declared: Declaration) -> None:
         if declared.name in self._shared:

@@ -8,40 +8,16 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from windtunnel.compiler.unset import INPUT, ROOM, Unset
 from windtunnel.ptx.faults import KernelFault
 from windtunnel.ptx.memory import Allocation
 
-LISTED = re.compile(r'^// unset "([^"]*)" (\d+) (\S+) ([01])$', re.MULTILINE)
-OTHER = re.compile(r"^//~(.*)$", re.MULTILINE)
-INPUT, ROOM = "wt_unset", 16
 USED = re.compile(rf"\b{INPUT}(?:\+(\d+))?\b")
 MOST_BYTES = 1 << 28
 """Memory that a launch may write and that is kept for this."""
 PART = 1 << 12
 NOWHERE = (0, 0, 0), (0, 0, 0)
-
-
-@dataclass(frozen=True)
-class Unset:
-    """A variable that its declaration leaves unset, as the compiler says."""
-
-    file: str
-    line: int
-    name: str
-    plain: bool
-    """Whether all of it is numbers; what copies carry along of others counts for nothing."""
-
-
-def listed(text: str) -> tuple[Unset, ...]:
-    """Of a module's text."""
-    return tuple(Unset(file, int(line), name, plain == "1") for file, line, name, plain in LISTED.findall(text))
-
-
-def other_form(text: str) -> str:
-    """Its second form, if it has one."""
-    return "\n".join(OTHER.findall(text))
 
 
 class Saved:

@@ -160,7 +160,7 @@ class Accounting(Dispatch):
 
     def transfer(self, call: Call, out: object) -> None:
         """A copy between the host and a device, or two devices, for which the host waits."""
-        tensors = list(tensors_in((*call.args, out)))
+        tensors = tensors_in((*call.args, out))
         if call.plan.name == "aten::copy_":
             transfer(self.state, tensors[1], tensors[0], False, late=False)
         else:

@@ -113,7 +113,7 @@ class Strikes:
             self.state.failure.surface()  # NCCL launches its kernel, and learns of it
         out = call(func, types, args, kwargs)
         with self._alone():
-            self.written = list(tensors_in((out,))) or (list(tensors_in(args)) if collective else [])
+            self.written = tensors_in((out,)) or (tensors_in(args) if collective else [])
             if any(tensor.numel() for tensor in self.written):
                 self.strike("operator", name, after=True)
             self.written = []

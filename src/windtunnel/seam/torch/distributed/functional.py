@@ -64,7 +64,7 @@ def functional(dispatch: Dispatch, call: Call) -> object:
     else:
         with meeting(dispatch, group, described, stream, (name, device, size)) as site:
             out = _functional_values(dispatch, group, call)
-    made = list(tensors_in((out,)))
+    made = tensors_in((out,))
     if device >= 0:
         dispatch.tag(out, device)
     if stream is None:
@@ -132,7 +132,7 @@ def _functional_values(dispatch: Dispatch, group: Group, call: Call) -> object:
         at = call.plan.names.index("reduce_op") if call.plan.name in REDUCING else len(args)
         reduction = "".join(args[at : at + 1]).upper()
         mean = reduction == "AVG"
-        check(call.plan.name, list(tensors_in(args)), [], group.size, reduction)
+        check(call.plan.name, tensors_in(args), [], group.size, reduction)
         args = tuple("sum" if mean and at == i else each(value, carried) for i, value in enumerate(args))
     call = call.but(args=args)
     if lacks_values(args):
@@ -158,7 +158,7 @@ def _functional_values(dispatch: Dispatch, group: Group, call: Call) -> object:
 
 def _known(dispatch: Dispatch, group: Group, call: Call, out: object) -> None:
     """Take what is known of a collective's inputs to what it gave, where neither has values."""
-    named, reads, writes = call.named(), list(tensors_in(call.args)), list(tensors_in((out,)))
+    named, reads, writes = call.named(), tensors_in(call.args), tensors_in((out,))
     reduction = str(named.get("reduce_op", "")).upper()
     known_values.carry(dispatch.state, group, known_values.Moved(call.plan.name, named, reduction, reads, writes))
 

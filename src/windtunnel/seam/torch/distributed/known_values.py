@@ -155,7 +155,7 @@ def _exchanged(state: State, group: played.PlayedGroup, moved: Moved) -> tuple[s
             played.write(voices, name, given, reduction)
             out = [places[id(tensor)] for tensor in writes]
         else:
-            out = list(tensors_in((played.functional(voices, name, given),)))
+            out = tensors_in((played.functional(voices, name, given),))
     except _UnknownError:
         return None
     if reduction == "AVG":

@@ -123,7 +123,7 @@ class Journeys:
         """An operator is about to run: wait first where it is on a device, or is given what another thread awaits."""
         if func.namespace in COLLECTIVES:
             return
-        tensors = list(tensors_in((*args, *(kwargs or {}).values())))
+        tensors = tensors_in((*args, *(kwargs or {}).values()))
         if any(device_of(tensor) != CPU for tensor in tensors) or _on_device((kwargs or {}).get("device")):
             self.finish()
         if self._all:

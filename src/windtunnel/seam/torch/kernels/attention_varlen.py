@@ -106,7 +106,7 @@ def _computed(state: State, call: Call) -> tuple[object, ...]:
 
 def _forward(state: State, given: Keywords, out: list[Result], places: list[Places], device: int) -> None:
     query, key, value, p = (given[name] for name in ("query", "key", "value", "dropout_p"))
-    seeds = list(tensors_in(out[2:4]))
+    seeds = tensors_in(out[2:4])
     for seed in seeds:
         seed.zero_()
     number = attention.drawn(state, device, query.shape, key.shape[-3]) if p else 0

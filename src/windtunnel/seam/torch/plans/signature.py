@@ -32,8 +32,8 @@ def signature(call: Call, tf32: bool) -> Signature:
     `tf32` is `State.tf32()` of the operator's library.
     """
     plan, args, kwargs = call.plan, call.args, call.kwargs
-    inputs = list(call.tensors())
-    outputs = list(tensors_in((call.out,))) if plan.fresh else []
+    inputs = call.tensors()
+    outputs = tensors_in((call.out,)) if plan.fresh else []
     read = sum(map(bytes_of, inputs))
     written = sum(map(bytes_of, outputs))
     for position in plan.mutated:

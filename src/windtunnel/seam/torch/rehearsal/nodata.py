@@ -230,7 +230,7 @@ DATALESS_HANDLERS: dict[str, Handler] = {
 
 def _have_values(values: tuple[object, ...]) -> bool:
     """Whether all tensors have values and one of them is on a device: what PyTorch computes with itself."""
-    found = list(tensors_in(values))
+    found = tensors_in(values)
     return not any(map(is_physically_meta, found)) and any(tag_of(tensor).device >= 0 for tensor in found)
 
 

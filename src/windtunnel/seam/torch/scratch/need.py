@@ -43,8 +43,8 @@ class Demand:
     def __init__(self, call: Call, gpu: Gpu) -> None:
         self.name = call.plan.name
         self.arguments = call.named()
-        self.inputs = list(call.tensors())
-        self.outputs = list(tensors_in((call.out,)))
+        self.inputs = call.tensors()
+        self.outputs = tensors_in((call.out,))
         self.gpu = gpu
 
     def get(self, name: str, default: object = None) -> Any:
