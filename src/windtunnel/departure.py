@@ -65,6 +65,10 @@ class Ending(Protocol):
     def replace(self, patches: Iterable[Patch]) -> None:
         """Replace names, until the emulation ends."""
 
+    @property
+    def holds_memory(self) -> bool:
+        """Whether a device's memory was ever asked for: that alone makes no record."""
+
     def write_totals(self) -> None:
         """Write into the trace's facts what has come of each device so far."""
 
@@ -133,7 +137,7 @@ class ExitHandler:
 
     def complete_journal(self) -> None:
         """Complete the journal: no more may come. Should more come all the same (an `exec` that failed), it goes on."""
-        if self.done or (not self._path and self.trace.is_idle):
+        if self.done or (not self._path and self.trace.is_idle and not self.session.holds_memory):
             return
         # Held for good where a signal's handler leaves in the middle of a writing: then the mark of the end misses.
         if not self._lock.acquire(timeout=1):
@@ -196,7 +200,7 @@ class ExitHandler:
     def forked(self) -> None:
         """What happened before a fork is the parent's to save; after it nothing can, as with CUDA."""
         self._begin()
-        self.done = self.trace.sink is None or len(self.trace) > 0
+        self.done = self.trace.sink is None or len(self.trace) > 0 or self.session.holds_memory
 
     def bootstrapped(self) -> None:
         """A process of multiprocessing begins: it leaves by `os._exit`, after its own finalizers."""

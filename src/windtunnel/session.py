@@ -245,6 +245,11 @@ class Session:
         """By what the host that is emulated is slower in plain Python than this machine; 1 where none was named."""
         return 1.0 if self.options.host is None else self.host.python_ns / hosts.python_ns_here()
 
+    @property
+    def holds_memory(self) -> bool:
+        """Whether a device's memory was ever asked for: that alone makes no record."""
+        return any(device.allocator.statistics.whole_run().peak_allocated_bytes for device in self.machine.devices)
+
     def write_totals(self) -> None:
         """Write the devices' totals as they are at this moment."""
         self.trace.facts["devices"] = [_totals(device) for device in self.machine.devices]

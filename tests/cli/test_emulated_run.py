@@ -209,3 +209,15 @@ def test_a_report_that_nobody_reads_leaves_the_exit_code_alone(tmp_path: Path, e
 def test_a_python_that_cannot_be_reached_is_named_as_a_possible_reason(windtunnel) -> None:
     done = windtunnel("run", "--no-python", sys.executable, "-E", "-c", "import torch")
     assert done.stderr.endswith("used a device; Pythons that are started with -E, -I or -S are not reached)\n")
+
+
+@pytest.mark.parametrize("pool", ["nullcontext()", "torch.cuda.use_mem_pool(torch.cuda.MemPool())"])
+def test_a_program_that_only_takes_memory_used_a_gpu(windtunnel, pool: str) -> None:
+    program = f"""import torch
+from contextlib import nullcontext
+with {pool}:
+    held = torch.empty(1 << 20, device='cuda')
+"""
+    ran = windtunnel("run", "--gpus", "H100", "-c", program)
+    assert "no GPU was used" not in ran.stderr
+    assert "4.00 MiB at its peak on cuda:0" in ran.stderr

@@ -77,7 +77,7 @@ class DeviceTotals:
     @property
     def used(self) -> bool:
         """Whether the program asked anything of it."""
-        held = self.peak is not None and self.peak.allocated_bytes > 0
+        held = self.peak_allocated_bytes or (self.peak is not None and self.peak.allocated_bytes)
         return bool(self.kernels or self.copies or self.collectives or held)
 
 
