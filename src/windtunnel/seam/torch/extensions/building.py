@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import linecache
 import os
+import shlex
 import sysconfig
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -96,6 +97,11 @@ def _paths(sources: str | Sequence[str]) -> list[str]:
     return [sources] if isinstance(sources, str) else [os.fspath(path) for path in sources]
 
 
+def _words(options: Sequence[str] | None) -> tuple[str, ...]:
+    """Options as the shell hands them on: PyTorch writes them into a command of ninja, one behind the other."""
+    return tuple(shlex.split(" ".join(options or ())))
+
+
 def modules(state: State) -> dict[str, Callable[[types.ModuleType], list[Patch]]]:
     """What is replaced in `torch.utils.cpp_extension` when the program imports it."""
     libraries.begin(state)
@@ -121,9 +127,9 @@ def modules(state: State) -> dict[str, Callable[[types.ModuleType], list[Patch]]
                 Sources(
                     name,
                     tuple(Path(path).absolute() for path in paths),
-                    tuple(extra_cflags or ()),
-                    tuple(extra_cuda_cflags or ()),
-                    tuple(given.get("extra_ldflags") or ()),  # type: ignore[arg-type]
+                    _words(extra_cflags),
+                    _words(extra_cuda_cflags),
+                    _words(given.get("extra_ldflags")),  # type: ignore[arg-type]
                     tuple(given.get("extra_include_paths") or ()),  # type: ignore[arg-type]
                     bool(given.get("is_python_module", True)),
                 ),
