@@ -66,8 +66,8 @@ class Ending(Protocol):
         """Replace names, until the emulation ends."""
 
     @property
-    def holds_memory(self) -> bool:
-        """Whether a device's memory was ever asked for: that alone makes no record."""
+    def is_idle(self) -> bool:
+        """Whether the process used no GPU."""
 
     def write_totals(self) -> None:
         """Write into the trace's facts what has come of each device so far."""
@@ -137,7 +137,7 @@ class ExitHandler:
 
     def complete_journal(self) -> None:
         """Complete the journal: no more may come. Should more come all the same (an `exec` that failed), it goes on."""
-        if self.done or (not self._path and self.trace.is_idle and not self.session.holds_memory):
+        if self.done or (not self._path and self.session.is_idle):
             return
         # Held for good where a signal's handler leaves in the middle of a writing: then the mark of the end misses.
         if not self._lock.acquire(timeout=1):
@@ -189,7 +189,7 @@ class ExitHandler:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would lose what the first one ended
         self.session.stop_threads()
-        uncaught.remark(self.trace)
+        uncaught.remark(self.trace, self.session.is_idle)
         self.complete_journal()
         self.done = True
         sys.setswitchinterval(LONG_S)  # no daemon thread is to see a machine without GPUs in its last moment
@@ -200,7 +200,7 @@ class ExitHandler:
     def forked(self) -> None:
         """What happened before a fork is the parent's to save; after it nothing can, as with CUDA."""
         self._begin()
-        self.done = self.trace.sink is None or len(self.trace) > 0 or self.session.holds_memory
+        self.done = self.trace.sink is None or not self.session.is_idle
 
     def bootstrapped(self) -> None:
         """A process of multiprocessing begins: it leaves by `os._exit`, after its own finalizers."""

@@ -246,9 +246,10 @@ class Session:
         return 1.0 if self.options.host is None else self.host.python_ns / hosts.python_ns_here()
 
     @property
-    def holds_memory(self) -> bool:
-        """Whether a device's memory was ever asked for: that alone makes no record."""
-        return any(device.allocator.statistics.whole_run().peak_allocated_bytes for device in self.machine.devices)
+    def is_idle(self) -> bool:
+        """Whether the process used no GPU: no records of work, and no memory, which alone makes none."""
+        taken = (device.allocator.statistics.whole_run().peak_allocated_bytes for device in self.machine.devices)
+        return self.trace.is_idle and not any(taken)
 
     def write_totals(self) -> None:
         """Write the devices' totals as they are at this moment."""

@@ -221,3 +221,10 @@ with {pool}:
     ran = windtunnel("run", "--gpus", "H100", "-c", program)
     assert "no GPU was used" not in ran.stderr
     assert "4.00 MiB at its peak on cuda:0" in ran.stderr
+
+
+def test_the_error_of_a_program_that_only_takes_memory_is_noted(windtunnel, tmp_path: Path) -> None:
+    program = "import torch\nheld = torch.empty(9, device='cuda')\nraise ValueError('of the program')\n"
+    saved = tmp_path / "run.trace"
+    assert windtunnel("run", "--gpus", "H100", "--trace", str(saved), "-c", program).returncode == 1
+    assert [note.code for note in Trace.load(saved).notes] == ["uncaught-error"]

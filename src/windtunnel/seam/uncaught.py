@@ -15,10 +15,13 @@ ASKED = "CUDA error"
 """In what CUDA says to a program that has not come to use a GPU."""
 
 
-def remark(trace: Trace) -> None:
-    """Note the exception that ends this process, at the innermost line of the program; nothing if none does."""
+def remark(trace: Trace, is_idle: bool) -> None:
+    """Note the exception that ends this process, at the innermost line of the program; nothing if none does.
+
+    `is_idle` says that the process used no GPU: then only an error of CUDA's is of interest.
+    """
     error = getattr(sys, "last_value", None)
-    if error is None or (trace.is_idle and ASKED not in str(error)):  # it used no GPU, and asked for none
+    if error is None or (is_idle and ASKED not in str(error)):
         return
     sites = Sites(trace.sites)
     place, at = UNKNOWN_SITE, error.__traceback__

@@ -186,7 +186,7 @@ class Trace:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the process used no GPU: at most threads started and ended."""
+        """Whether no work is recorded: at most threads started and ended."""
         return all(row[0] in (Kind.FORK, Kind.JOIN) for row in self.rows)
 
     def __iter__(self) -> Iterator[Record]:
