@@ -350,6 +350,18 @@ def test_memory_of_before_the_window_that_is_given_back(session: Session, tmp_pa
     assert (event["args"]["Bytes"], event["args"]["Total Allocated"]) == (-4096, 0)
 
 
+def test_memory_of_an_earlier_window_is_given_back_once(session: Session) -> None:
+    # PyTorch remembers an earlier window's pointers and says their end as well
+    gc.collect()
+    with profile(activities=BOTH, profile_memory=True):
+        before = torch.ones(1000, device="cuda")
+    with profile(activities=BOTH, profile_memory=True) as prof, record_function("gives back"):
+        del before
+    assert row(prof, "gives back").device_memory_usage == -4096
+    (memory,) = [node for node in named(tree(prof), "gives back").children if node.name == "[memory]"]
+    assert (memory.extra_fields.alloc_size, memory.extra_fields.total_allocated) == (-4096, 0)
+
+
 def test_threads_of_the_program_are_in_the_tree(session: Session) -> None:
     begin, end = threading.Barrier(2, timeout=20), threading.Barrier(2, timeout=20)
 

@@ -292,7 +292,8 @@ class Result:
         """The "[memory]" events to show by (pointer, the profiler's ns); None for what the emulation did for itself."""
         events = {event.start_ns(): event for event in self._all if event.name() == MEMORY}
         visible: dict[tuple[int, int], HostEvent | None] = {}
-        living = dict(self.recording.before)
+        earlier = set(self.recording.before)  # their ends are `deaths`; PyTorch knows some of them from earlier windows
+        living: dict[int, Taken] = {}
         passing: dict[int, tuple[int, tuple[int, int]]] = {}  # made for a kernel's sake; shown when it outlives it
         for place in sorted(self.tree.places, key=lambda place: int(place.event.start_time_ns)):
             time, pointer = place.event.start_time_ns, place.event.typed[1].ptr  # type: ignore[union-attr]
@@ -307,10 +308,13 @@ class Result:
                 temporary = passing.pop(pointer, None)
                 if freed is not None:
                     visible[key] = MemoryEvent(event, moment, freed, -1)
+                elif pointer in earlier:
+                    visible[key] = None
                 elif temporary is not None and temporary[0] == mark:
                     visible[temporary[1]] = visible[key] = None
                 continue
             taken = self.recording.memory.get((mark, pointer))
+            earlier.discard(pointer)
             living.pop(pointer, None)
             if taken is not None:
                 living[pointer] = taken
