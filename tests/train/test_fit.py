@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import weakref
 from itertools import chain
 
 import pytest
@@ -264,6 +265,23 @@ def test_data_loader_with_workers_gives_the_same():
 
 
 # mission 56, 59
+def test_a_fit_keeps_neither_its_loaders_nor_its_callers_variables():
+    # where they wait for the garbage collector, workers that persist do not see the end: it waits 5 s for each
+    def fit() -> list[weakref.ref]:
+        data = list(zip(*housing(), strict=True))
+        loaders = [DataLoader(data, 16, num_workers=1, persistent_workers=True) for _ in range(2)]
+        variable = torch.ones(1)
+        trainer = Trainer(2, progress=False)
+        trainer.fit(network(), *loaders, loss=nn.MSELoss(), optimizer=ADAM)
+        assert trainer.step == 2 * len(loaders[0])
+        kept.append(trainer)
+        return [weakref.ref(one) for one in (*loaders, variable)]
+
+    kept: list[Trainer] = []
+    fit()  # PyTorch's first optimizer imports its compiler, which keeps frames
+    assert [one() for one in fit()] == [None, None, None]
+
+
 def test_prepare_batch_may_be_replaced_by_add_to_class():
     original = Trainer.prepare_batch
 

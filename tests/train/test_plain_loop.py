@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import warnings
 
@@ -18,6 +19,7 @@ from windtunnel.errors import UsageError
 from windtunnel.train import Callback, Checkpoints, EarlyStopping, Metrics, Module, Trainer, read_checkpoint
 from windtunnel.train.checkpoint import folders
 from windtunnel.train.metrics import state_of_rank
+from windtunnel.train.prefetch import Prefetcher
 
 SGD = functools.partial(torch.optim.SGD, lr=0.05)
 STILL = functools.partial(torch.optim.SGD, lr=0.0)
@@ -289,7 +291,7 @@ def test_a_training_that_fails_lets_go_of_its_loader(session):
     trainer = Trainer(1, 1, progress=False, callbacks=[AtEpoch(1, fail)])
     with pytest.raises(ValueError):
         trainer.fit(nn.Linear(1, 1), loader(), loss=nn.MSELoss(), optimizer=SGD)
-    assert trainer._loop.feed.prefetcher is None
+    assert not any(type(one) is Prefetcher for one in gc.get_objects())
 
 
 def test_a_training_resumed_after_an_epochs_last_step_has_trained(tmp_path):

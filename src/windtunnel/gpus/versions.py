@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import tomllib
 from functools import cache
@@ -86,6 +87,7 @@ def driver_cuda(gpus: tuple[Gpu, ...], torch: str | None) -> Version:
     return min((newest, *(_LAST_DRIVER[gpu.generation] for gpu in gpus if gpu.generation in _LAST_DRIVER)))
 
 
+@functools.cache
 def installed_torch() -> str | None:
     """The version of the installed PyTorch, without importing it; None where there is none."""
     return installed("torch")

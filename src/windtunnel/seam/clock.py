@@ -10,13 +10,13 @@ import datetime
 import sys
 import time
 import timeit
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import NamedTuple
 
 from windtunnel.machine.clock import HostThread
 from windtunnel.machine.machine import Machine
-from windtunnel.seam.patching import Patch
+from windtunnel.seam.patching import Patch, imported
 from windtunnel.seam.sites import Sites
 from windtunnel.trace.operation import LIBRARYS_SLEEP, Kind
 
@@ -87,18 +87,8 @@ def patches(machine: Machine, host: Callable[[], HostThread], sites: Sites) -> l
     found.append(Patch(timeit.Timer.__init__, "__defaults__", _with_timer(perf_counter)))
     found.append(Patch(time, "sleep", _sleep(machine, host, sites)))
     found += _dates(lambda frame: modelled("time", frame))
-    return [*found, *_bound_before(found)]
-
-
-def _bound_before(found: list[Patch]) -> Iterator[Patch]:
-    """The same for modules that took a clock by `from time import ...` before the emulation began."""
     made = {id(getattr(owner, name)): value for owner, name, value in found if isinstance(owner, ModuleType)}
-    kept = REAL | MEASURING | {"timeit"}
-    for module in list(sys.modules.values()):
-        if isinstance(module, ModuleType) and module.__name__.partition(".")[0] not in kept:
-            for name, value in list(vars(module).items()):
-                if id(value) in made:
-                    yield Patch(module, name, made[id(value)])
+    return [*found, *imported(made, REAL | MEASURING | {"timeit"})]
 
 
 def _dates(now_ns: Callable[[FrameType], int]) -> list[Patch]:

@@ -28,6 +28,22 @@ class Patch(NamedTuple):
     value: object
 
 
+def imported(replaced: Mapping[int, object], kept: Collection[str]) -> Iterator[Patch]:
+    """Names that modules took before the emulation (`from torch import zeros`), those of the packages `kept` apart.
+
+    `replaced` has what stands in a function's place, by the function's identity.
+    """
+    for module in list(sys.modules.values()):
+        if str(getattr(module, "__name__", "")).partition(".")[0] in kept:
+            continue
+        names = getattr(module, "__dict__", None)
+        if not isinstance(names, dict) or replaced.keys().isdisjoint(map(id, names.values())):
+            continue
+        for name, value in list(names.items()):
+            if id(value) in replaced:
+                yield Patch(module, name, replaced[id(value)])
+
+
 class Patches:
     """The names that are replaced at the moment, with what stood there before."""
 

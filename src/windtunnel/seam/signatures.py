@@ -82,12 +82,34 @@ def fitted(ours: object, stock: object) -> object:
     """`ours`, or where `stock` can be called as it cannot, a function that refuses such calls and makes the others."""
     if {type(ours), type(stock)} & set(WRAPPERS) and type(ours) is not type(stock):
         return ours  # one gets its class, and the other does not
-    known, wanted = signature_of(ours), signature_of(stock)
-    if known is None or wanted is None or takes_all(known, wanted) or _is_ours(stock):
+    forms = _form(ours), _form(stock)
+    if forms in _FITTING:
+        return ours
+    wanted = None if _is_ours(stock) else signature_of(stock)
+    known = None if wanted is None else signature_of(ours)
+    if known is None or wanted is None:
+        return ours
+    if takes_all(known, wanted):
+        if None not in forms:
+            _FITTING.add(forms)
         return ours
     inner, original = (one.__func__ if isinstance(one, WRAPPERS) else one for one in (ours, stock))
     guarded = _guarded(inner, known, original, wanted)  # type: ignore[arg-type]
     return type(ours)(guarded) if isinstance(ours, WRAPPERS) else guarded
+
+
+_FITTING: set[tuple[object, object]] = set()
+"""Pairs of forms that were found to fit: every session of a process replaces the same functions."""
+
+
+def _form(function: object) -> tuple[object, ...] | None:
+    """What decides how a function can be called; None of all that is not Python's code, or says its own signature."""
+    inner = function.__func__ if isinstance(function, WRAPPERS) else function
+    while isinstance(inner, FunctionType) and "__signature__" not in vars(inner):
+        if "__wrapped__" not in vars(inner):
+            return inner.__code__, len(inner.__defaults__ or ()), frozenset(inner.__kwdefaults__ or ())
+        inner = vars(inner)["__wrapped__"]
+    return None
 
 
 def _is_ours(function: object) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from windtunnel.errors import UsageError
 from windtunnel.vocabulary import Vocabulary
 
 
@@ -30,10 +30,7 @@ class HyperParameters:
 
     def save_hyperparameters(self, ignore: Iterable[str] = ()) -> None:
         """Call it in `__init__`: stores each argument as an attribute, and all of them as the dict `hparams`."""
-        frame = inspect.currentframe()
-        caller = frame.f_back if frame is not None else None
-        if caller is None:
-            raise UsageError("save_hyperparameters reads its caller's arguments: call it from Python, in __init__.")
+        caller = sys._getframe(1)  # its own frame in a local would be a cycle, with all that callers hold
         names, _, keywords, values = inspect.getargvalues(caller)
         arguments = {name: values[name] for name in names} | dict(values.get(keywords or "", {}))
         left_out = {"self", *ignore}

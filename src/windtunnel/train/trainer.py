@@ -24,7 +24,7 @@ from windtunnel.train.graph import GraphStep, why_not
 from windtunnel.train.hooks import TrainerBase
 from windtunnel.train.layout import wants_channels_last
 from windtunnel.train.loggers import Logger, make_loggers
-from windtunnel.train.loop import Loop
+from windtunnel.train.loop import Loop, Position
 from windtunnel.train.metrics import Metrics
 from windtunnel.train.module import Module, set_scratch_params_device
 from windtunnel.train.precision import Precision, PrecisionName
@@ -104,7 +104,7 @@ class Trainer(TrainerBase):
             require_matplotlib()
         self._board: Board | None = Board() if board is not False else None
         self._board_path = Path("board.png" if board is True else str(board))
-        self._loop: Loop | None = None
+        self._position = Position()
         self._graph: GraphStep | None = None
         self._eager_reason: str | None = "nothing has been trained yet"
         self._runner: nn.Module | None = None
@@ -112,12 +112,12 @@ class Trainer(TrainerBase):
     @property
     def step(self) -> int:
         """Updates made so far."""
-        return self._loop.position.step if self._loop is not None else 0
+        return self._position.step
 
     @property
     def epoch(self) -> int:
         """The current epoch, counted from 0."""
-        return self._loop.position.epoch if self._loop is not None else 0
+        return self._position.epoch
 
     @property
     def graph_status(self) -> str:
@@ -321,7 +321,7 @@ class Trainer(TrainerBase):
         return Loop(self, step, update, feed, train_metrics, validate, every, seed, recipe, generators, begun)
 
     def _train(self, loop: Loop, feed: Feed) -> None:
-        self._loop = loop
+        self._position = loop.position  # not the loop, whose loaders and their workers are not kept when `fit` is over
         writes = self.placement.rank == 0
         self.progress_bar = Progress(writes and bool(self.hparams["progress"]), self.max_epochs, feed.steps)
         for module in (self.model, loop.step.loss):
@@ -335,14 +335,14 @@ class Trainer(TrainerBase):
             self.progress_bar.note(f"stopped by signal {self.stop_request.signal} after step {self.step}")
             self._close()
             raise SystemExit(128 + self.stop_request.signal) from None
+        finally:
+            feed.prefetcher = None  # with the workers of a loader that has not been read to its end
         for callback in self.callbacks:
             callback.on_fit_end(self)
         if self.stop_reason is not None:
             self.progress_bar.note(f"stopped after epoch {self.epoch}: {self.stop_reason}")
 
     def _close(self) -> None:
-        if self._loop is not None:
-            self._loop.feed.prefetcher = None  # with the workers of a loader that has not been read to its end
         self.progress_bar.close()
         for logger in self.loggers:
             logger.close()

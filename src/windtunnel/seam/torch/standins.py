@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -111,19 +111,3 @@ def public(owner: ModuleType, name: str, value: Callable[..., object]) -> list[P
     if isinstance(found, staticmethod):
         return [Patch(owner, name, value), Patch(place, inner, staticmethod(value))]
     return [Patch(owner, name, value)] if found is None else [Patch(owner, name, value), Patch(place, inner, value)]
-
-
-def imported(replaced: dict[int, object]) -> Iterator[Patch]:
-    """Names that modules of the program imported before the emulation (`from torch import zeros`).
-
-    `replaced` has what stands in a function's place, by the function's identity.
-    """
-    for module in list(sys.modules.values()):
-        if str(getattr(module, "__name__", "")).partition(".")[0] in LIBRARIES:
-            continue
-        names = getattr(module, "__dict__", None)
-        if not isinstance(names, dict) or replaced.keys().isdisjoint(map(id, names.values())):
-            continue
-        for name, value in list(names.items()):
-            if id(value) in replaced:
-                yield Patch(module, name, replaced[id(value)])

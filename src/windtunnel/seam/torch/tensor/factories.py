@@ -13,12 +13,12 @@ import numpy as np
 import torch
 import torch.utils._device
 
-from windtunnel.seam.patching import Patch
+from windtunnel.seam.patching import Patch, imported
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.dispatch.moves import move, numbers
 from windtunnel.seam.torch.plans.arguments import Arguments, Keywords
 from windtunnel.seam.torch.plans.messages import device_name, two_devices
-from windtunnel.seam.torch.standins import Factory, StandIn, imported, public
+from windtunnel.seam.torch.standins import LIBRARIES, Factory, StandIn, public
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import CPU, FLOATING, ORDINARY, device_of, storage_of
 from windtunnel.seam.torch.tensor.array_interface import tensor_of
@@ -63,7 +63,7 @@ def patches(state: State) -> list[Patch]:
     found.append(Patch(torch, "device", _device_class(state)))
     found.append(Patch(torch._C._nn, "_parse_to", _parse_to(torch._C._nn._parse_to)))
     before = {id(getattr(patch.owner, patch.name)): patch.value for patch in found if patch.owner in (torch, torch.fft)}
-    return [*found, *imported(before)]
+    return [*found, *imported(before, LIBRARIES)]
 
 
 def _alone() -> bool:
