@@ -18,6 +18,6 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 
 def pytest_collection_finish() -> None:
-    """Set modules and thousands of tests apart, through which collections and looks for living objects went each time."""
+    """Set modules and tests apart, through which every collection and every look for living objects went."""
     gc.collect()
     gc.freeze()

@@ -489,14 +489,27 @@ def _verdict(
         )
     if code:
         return f"{place}: no finding explains it", went, "see its own error message"
-    kernels = sum(device.kernels for device in devices) // max(1, int(trace.facts.get("processes", 1)))
+    if too_little := _too_little(devices, int(trace.facts.get("processes", 1))):
+        return (f"{place}: {too_little[0]}", *too_little[1:])
+    return f"{place}: nothing to fix", went, _next(trace, emulated)
+
+
+def _too_little(devices: list[DeviceTotals], processes: int) -> tuple[str, str, str] | None:
+    """What is said of runs in which devices had nothing to compute, or too little to judge their time by."""
+    if not any(device.kernels or device.copies or device.collectives for device in devices):
+        return (
+            "memory was taken and nothing computed",
+            "no kernel and no copy was recorded",
+            "run steps that compute if their time is wanted; the memory is judged as it is",
+        )
+    kernels = sum(device.kernels for device in devices) // max(1, processes)
     if kernels < SHORT:  # of a process: each is judged by itself
         return (
-            f"{place}: too short to judge",
+            "too short to judge",
             f"{plural(kernels, 'kernel')}, and start-up is most of so short a run",
             f"run more steps: from about {SHORT:,} kernels on the time is judged",
         )
-    return f"{place}: nothing to fix", went, _next(trace, emulated)
+    return None
 
 
 def _of_incomplete(unwritten: str | None) -> tuple[str, str]:
