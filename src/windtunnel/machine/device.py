@@ -83,9 +83,7 @@ class Device:
 
     def drain(self) -> None:
         """Give back the memory of storages that died."""
-        frees, free = self.frees, self.allocator.free
-        while frees:
-            free(frees.popleft())
+        self.allocator.drain(self.frees)
 
     def pool_stream(self, priority: int = 0) -> Stream:
         """The next stream of the pool of that priority, round robin; streams are made when first asked for."""

@@ -10,6 +10,7 @@ pool) or more than 1 MiB (large pool); freed blocks join their free neighbours.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from windtunnel.errors import InternalError, UsageError
@@ -220,8 +221,7 @@ class CachingAllocator:
             before.next = block
         every, one = self._all, shelf.counters
         if before is None and rest.next is None:
-            every.change_split(1, remaining)
-            one.change_split(1, remaining)
+            self.statistics.change_split(one, 1, remaining)
         else:
             every.split_bytes -= size
             one.split_bytes -= size
@@ -233,8 +233,7 @@ class CachingAllocator:
         key = remaining << SIZE_SHIFT | address
         shelf.free[key] = rest
         insort(shelf.order, key)
-        every.handed_out(size, requested)
-        one.handed_out(size, requested)
+        self.statistics.handed_out(one, size, requested)
         return block
 
     def _malloc(self, requested: int, stream: int, context: object) -> Block:
@@ -396,8 +395,12 @@ class CachingAllocator:
         shelf.free[key] = block
         insort(shelf.order, key)
         if before is not None or after is not None:
-            every.change_split(1, size)
-            one.change_split(1, size)
+            self.statistics.change_split(one, 1, size)
+
+    def drain(self, blocks: deque[Block]) -> None:
+        """Give back blocks, first come, first served; others may be added meanwhile."""
+        while blocks:
+            self.free(blocks.popleft())
 
     def _free(self, block: Block) -> None:
         """`free` with history, other streams or a capture; the counts of allocations are already down."""

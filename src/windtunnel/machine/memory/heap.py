@@ -117,8 +117,7 @@ class Heap:
 
     def change_reserved(self, shelf: Shelf, segments: int, size: int) -> None:
         """Segments and bytes were got from the driver for a shelf (positive) or given back."""
-        self.every.change_reserved(segments, size)
-        shelf.counters.change_reserved(segments, size)
+        self.statistics.change_reserved(shelf.counters, segments, size)
         if shelf.pool.private is not None:
             shelf.pool.private.change_reserved(shelf.pool.small, size)
 
@@ -134,7 +133,6 @@ class Heap:
         """Turn a block that was taken off its shelf into an allocation, cutting off what is left."""
         shelf = block.shelf
         was_split = block.prev is not None or block.next is not None
-        every, one = self.every, shelf.counters
         if split:
             rest = block
             block = Block(rest.address, size, shelf, rest.segment)
@@ -152,18 +150,15 @@ class Heap:
             shelf.add(rest)
             if not block.segment.expandable:
                 blocks, change = (0, -size) if was_split else (1, rest.size)
-                every.change_split(blocks, change)
-                one.change_split(blocks, change)
+                self.statistics.change_split(shelf.counters, blocks, change)
         elif was_split and not block.segment.expandable:
-            every.change_split(-1, -block.size)
-            one.change_split(-1, -block.size)
+            self.statistics.change_split(shelf.counters, -1, -block.size)
         block.state = ALLOCATED
         block.requested = requested
         block.context = context
         if self.on_action is not None:
             self.on_action("alloc", block.address, requested, shelf.stream, block)
-        every.handed_out(block.size, requested)
-        one.handed_out(block.size, requested)
+        self.statistics.handed_out(shelf.counters, block.size, requested)
         if block.size >= self.settings.max_split_size:
             self.statistics.oversize_allocations.increase()
         return block
@@ -187,15 +182,15 @@ class Heap:
         if before is not None and before.state == FREE:
             blocks = -1
             size = -before.size
-            shelf.remove(before)
             self.absorb(block, before)
+            shelf.remove(before)
             before = block.prev
         after = block.next
         if after is not None and after.state == FREE:
             blocks -= 1
             size -= after.size
-            shelf.remove(after)
             self.absorb(block, after)
+            shelf.remove(after)
             after = block.next
         block.state = FREE
         shelf.add(block)
@@ -203,11 +198,10 @@ class Heap:
             blocks += 1
             size += block.size
         if (blocks or size) and not block.segment.expandable:
-            every.change_split(blocks, size)
-            one.change_split(blocks, size)
+            self.statistics.change_split(one, blocks, size)
 
     def absorb(self, block: Block, neighbour: Block) -> None:
-        """Make `neighbour` (before or after, already off its shelf) part of `block`."""
+        """Make `neighbour` (before or after, which its caller takes off its shelf) part of `block`."""
         if block.prev is neighbour:
             block.address = neighbour.address
             block.prev = neighbour.prev

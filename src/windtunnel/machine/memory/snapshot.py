@@ -152,13 +152,11 @@ class Restoring:
             last = block
             if state == ALLOCATED:
                 self._live[block.address] = block
-                for counters in (self._heap.every, shelf.counters):
-                    counters.handed_out(block.size, block.requested)
+                self._heap.statistics.handed_out(shelf.counters, block.size, block.requested)
             else:
                 shelf.add(block)
                 if not segment.expandable and block.size != segment.size:
-                    for counters in (self._heap.every, shelf.counters):
-                        counters.change_split(1, block.size)
+                    self._heap.statistics.change_split(shelf.counters, 1, block.size)
         return last
 
     def _restore_expandable(self, shelf: Shelf, entries: list[Json]) -> None:

@@ -61,47 +61,6 @@ class Counters:
         for name in self.__slots__:
             setattr(self, name, 0)
 
-    def handed_out(self, size: int, requested: int) -> None:
-        """A block was allocated."""
-        self.count_total += 1
-        self.bytes_total += size
-        self.requested_total += requested
-        self.count = count = self.count + 1
-        if count > self.count_peak:
-            self.count_peak = count
-        self.bytes = total = self.bytes + size
-        if total > self.bytes_peak:
-            self.bytes_peak = total
-        self.requested = now = self.requested + requested
-        if now > self.requested_peak:
-            self.requested_peak = now
-        if self.pending:
-            self.active_peak = max(self.active_peak, count + self.pending)
-            self.active_bytes_peak = max(self.active_bytes_peak, total + self.pending_bytes)
-
-    def change_split(self, blocks: int, size: int) -> None:
-        """The number and bytes of free pieces of split segments changed, each by one step."""
-        self.split = now = self.split + blocks
-        if blocks > 0:
-            self.split_total += blocks
-            if now > self.split_peak:
-                self.split_peak = now
-        self.split_bytes = now = self.split_bytes + size
-        if size > 0:
-            self.split_bytes_total += size
-            if now > self.split_bytes_peak:
-                self.split_bytes_peak = now
-
-    def change_reserved(self, segments: int, size: int) -> None:
-        """Segments were got from the driver (positive) or given back."""
-        self.segments += segments
-        self.reserved += size
-        if size > 0:
-            self.segments_total += segments
-            self.segments_peak = max(self.segments_peak, self.segments)
-            self.reserved_total += size
-            self.reserved_peak = max(self.reserved_peak, self.reserved)
-
     def stat(self, name: str) -> Stat:
         """One quantity as PyTorch reports it: current, peak, allocated (sum of increases), freed (of decreases)."""
         current: int = getattr(self, name)
@@ -251,6 +210,52 @@ class Statistics:
         self.num_device_alloc = 0
         self.num_device_free = 0
         self.num_oom_rejections = 0
+
+    # What happens to the blocks of a pool counts in the pool and in all.
+
+    def handed_out(self, pool: Counters, size: int, requested: int) -> None:
+        """A block was allocated."""
+        for one in (self.all, pool):
+            one.count_total += 1
+            one.bytes_total += size
+            one.requested_total += requested
+            one.count = count = one.count + 1
+            if count > one.count_peak:
+                one.count_peak = count
+            one.bytes = total = one.bytes + size
+            if total > one.bytes_peak:
+                one.bytes_peak = total
+            one.requested = now = one.requested + requested
+            if now > one.requested_peak:
+                one.requested_peak = now
+            if one.pending:
+                one.active_peak = max(one.active_peak, count + one.pending)
+                one.active_bytes_peak = max(one.active_bytes_peak, total + one.pending_bytes)
+
+    def change_split(self, pool: Counters, blocks: int, size: int) -> None:
+        """The number and bytes of free pieces of split segments changed, each by one step."""
+        for one in (self.all, pool):
+            one.split = now = one.split + blocks
+            if blocks > 0:
+                one.split_total += blocks
+                if now > one.split_peak:
+                    one.split_peak = now
+            one.split_bytes = now = one.split_bytes + size
+            if size > 0:
+                one.split_bytes_total += size
+                if now > one.split_bytes_peak:
+                    one.split_bytes_peak = now
+
+    def change_reserved(self, pool: Counters, segments: int, size: int) -> None:
+        """Segments were got from the driver (positive) or given back."""
+        for one in (self.all, pool):
+            one.segments += segments
+            one.reserved += size
+            if size > 0:
+                one.segments_total += segments
+                one.segments_peak = max(one.segments_peak, one.segments)
+                one.reserved_total += size
+                one.reserved_peak = max(one.reserved_peak, one.reserved)
 
     def whole_run(self) -> WholeRun:
         """Peaks and failures since the beginning, which the program's own resets leave alone."""

@@ -75,9 +75,10 @@ class Factory(StandIn):
     def __call__(self, *args: object, **kwargs: object) -> object:
         if "device" in kwargs:
             device = kwargs["device"]
-            if isinstance(device, (int, str)):
+            beside_out = device is not None and kwargs.get("out") is not None
+            if isinstance(device, (int, str)) and (beside_out or device != "cuda"):
                 kwargs["device"] = torch.device(device)
-            if device is not None and kwargs.get("out") is not None:
+            if beside_out:
                 self.check_out(kwargs)
         return self.function(*args, **kwargs)
 

@@ -290,6 +290,8 @@ class Uncached:
         else:
             self._caching.free(block)
 
+    drain = CachingAllocator.drain
+
     def record_stream(self, block: Block, stream: int) -> None:
         """cudaFree waits for the device, so a block of its own needs no record."""
         if not isinstance(block, RawBlock):

@@ -237,7 +237,7 @@ class State(Core):
             stream = self.local.streams[index]
             frees = device.frees
             if frees:
-                device.drain()
+                device.allocator.drain(frees)
             if not device.context:
                 self.memory.create_context(device)
             try:
