@@ -76,3 +76,24 @@ def test_the_ranks_store_listens_to_this_machine_alone(windtunnel, tmp_path, ran
     (tmp_path / "where.py").write_text(WHERE)
     done = windtunnel("run", "-q", *ranks, "where.py")
     assert re.fullmatch(r"\['0100007F:[0-9A-F]{4}'\]\n", done.stdout), done.stderr
+
+
+POLLS = """
+import os, time, torch, torch.distributed as dist
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+open(f"done{rank}", "w").close()
+while rank == 0 and not all(os.path.exists(f"done{other}") for other in range(dist.get_world_size())):
+    time.sleep(0.5)
+dist.all_reduce(torch.ones(8, device="cuda"))
+"""
+
+
+@pytest.mark.long
+def test_a_rank_that_polls_for_files_of_absent_ranks_has_all_of_them_played(windtunnel, tmp_path):
+    (tmp_path / "polls.py").write_text(POLLS)
+    done = windtunnel("run", "--cluster", "1x4xH100", "polls.py")
+    assert done.returncode == 0, done.stderr
+    assert "a played rank waits by sleeping at polls.py:8" in done.stderr
+    assert "each of 4 ranks is played by a process of its own" in done.stderr

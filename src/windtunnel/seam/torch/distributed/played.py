@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,6 +42,8 @@ MOST_PROCESSES = 64
 """More are not started on one machine."""
 ABSENT_S = 60.0
 """How long a rank waits for a key in a store before it is taken for one that an absent rank sets."""
+LONGEST_PAUSE_S = 1.0
+"""Sleeps with more than this between them are not one wait."""
 BY_PAIR = ("all_gather", "reduce_scatter", "all_to_all", "all_to_all_single")
 """Collectives that are played by few ranks only where each pair of ranks exchanges equally much."""
 _leave = os._exit
@@ -133,6 +136,7 @@ def patches(state: State) -> list[Patch]:
     found += [Patch(of_store, name, _present(fold, getattr(of_store, name))) for name in ("get", "wait")]
     found.append(Patch(of_store, "add", _counted(state, fold, of_store.add)))
     found.append(Patch(of_store, "check", _checked(fold, of_store.check)))
+    found.append(Patch(time, "sleep", _slept(state, fold, time.sleep)))
     return found
 
 
@@ -195,6 +199,24 @@ def _checked(fold: Fold, stock: Callable[..., bool]) -> Callable[..., bool]:
         return False
 
     return check
+
+
+def _slept(state: State, fold: Fold, stock: Callable[[float], None]) -> Callable[[float], None]:
+    """`time.sleep` in real time: the modelled clock takes it in a long row of sleeps, which may wait for a file."""
+    row: dict[int, tuple[float, float]] = {}
+
+    def sleep(seconds: float) -> None:
+        stock(seconds)
+        if fold.is_whole or sys._getframe(1).f_globals.get("__name__") != "windtunnel.seam.clock":
+            return
+        thread, now = threading.get_ident(), time.monotonic()
+        since, last = row.get(thread, (now, now))
+        row[thread] = (since if now - last < seconds + LONGEST_PAUSE_S else now, now)
+        if now - row[thread][0] > ABSENT_S:
+            why = f"a played rank waits by sleeping at {state.groups.line}, maybe for a rank that is not played"
+            need(fold, "alone", range(fold.world), why)
+
+    return sleep
 
 
 # ---------------------------------------------------------------------------------------------- calls
