@@ -97,3 +97,27 @@ def test_a_rank_that_polls_for_files_of_absent_ranks_has_all_of_them_played(wind
     assert done.returncode == 0, done.stderr
     assert "a played rank waits by sleeping at polls.py:8" in done.stderr
     assert "each of 4 ranks is played by a process of its own" in done.stderr
+
+
+LOOKS_AFTER = """
+import os, sys, threading, time, torch, torch.distributed as dist
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+sys.modules["windtunnel.seam.torch.distributed.played"].ABSENT_S = 0.5
+
+def look():
+    for _ in range(110):
+        time.sleep(0.5)
+
+thread = threading.Thread(target=look)
+thread.start()
+thread.join()
+dist.all_reduce(torch.ones(8, device="cuda"))
+"""
+
+
+def test_a_thread_that_looks_after_something_may_sleep_as_long_as_it_likes(windtunnel, tmp_path):
+    (tmp_path / "looks.py").write_text(LOOKS_AFTER)
+    done = windtunnel("run", "--cluster", "1x4xH100", "looks.py")
+    assert done.returncode == 0, done.stderr
+    assert "4 ranks by 2 processes: rank 0 stands for 0-3, checked with 3" in done.stderr

@@ -202,17 +202,22 @@ def _checked(fold: Fold, stock: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _slept(state: State, fold: Fold, stock: Callable[[float], None]) -> Callable[[float], None]:
-    """`time.sleep` in real time: the modelled clock takes it in a long row of sleeps, which may wait for a file."""
-    row: dict[int, tuple[float, float]] = {}
+    """`time.sleep` in real time: the modelled clock takes it in a long row of sleeps, which may wait for a file.
+
+    Threads that look after something sleep as long as the program runs: only the main one keeps it from ending.
+    """
+    since = last = 0.0
 
     def sleep(seconds: float) -> None:
+        nonlocal since, last
         stock(seconds)
         if fold.is_whole or sys._getframe(1).f_globals.get("__name__") != "windtunnel.seam.clock":
             return
-        thread, now = threading.get_ident(), time.monotonic()
-        since, last = row.get(thread, (now, now))
-        row[thread] = (since if now - last < seconds + LONGEST_PAUSE_S else now, now)
-        if now - row[thread][0] > ABSENT_S:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        now = time.monotonic()
+        since, last = (since if now - last < seconds + LONGEST_PAUSE_S else now), now
+        if now - since > ABSENT_S:
             why = f"a played rank waits by sleeping at {state.groups.line}, maybe for a rank that is not played"
             need(fold, "alone", range(fold.world), why)
 
