@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from windtunnel import launch
+from windtunnel import launch, variables
 from windtunnel.errors import FileFormatError, UnsupportedError
 from windtunnel.foreign import line, read_bytes
 from windtunnel.ranks import rank_uses
@@ -63,6 +64,7 @@ def play(
     fold = begin(fold, uses)
     reasons: list[str] = []
     differences: list[Note] = []
+    began = time.time()
     while True:
         ended = attempt(fold)
         changes = changes_in(folder)
@@ -80,7 +82,10 @@ def play(
             if wanted != fold and not ended.code and set(wanted.played) <= set(fold.played):
                 fold, wanted, why = _settled(wanted, result)
             if wanted == fold:
-                tell(fold, uses, result, differences)
+                read_again = resumed(folder)
+                if told and read_again:
+                    print(f"windtunnel: it is assumed that {read_again}", file=sys.stderr)
+                tell(fold, uses, result, differences, read_again)
                 return Played(ended, result, fold, reasons)
         if wanted == fold or len(reasons) == MOST_ATTEMPTS:
             if fold.world > MOST_WHOLE:
@@ -92,6 +97,7 @@ def play(
         fold = wanted
         empty(folder)
         launch.prepare(folder)
+        (folder / variables.EARLIER).write_text(repr(began))
 
 
 def _settled(fold: Fold, result: launch.Result) -> tuple[Fold, Fold, str]:
@@ -248,13 +254,15 @@ def _module(name: str, folders: Sequence[str]) -> list[Path]:
     return [file for file in files if file.is_file()][:2]
 
 
-def tell(fold: Fold, uses: Uses, result: launch.Result, differences: Sequence[Note]) -> None:
+def tell(fold: Fold, uses: Uses, result: launch.Result, differences: Sequence[Note], read_again: str = "") -> None:
     """Write into the traces how the ranks were played, and into the first one in what they differed."""
     traces = by_rank(result)
     firsts = {members[0]: spans(members) for members in fold.classes if members[0] in traces}
     lines = job.describe({rank: traces[rank] for rank in firsts}, fold.words(), firsts, fold.world)
     if not fold.is_whole and (why := unequal_times(fold, result)):
         lines["assumed"] = f"that all ranks of a class are equally late, though {why}"
+    if read_again:
+        lines["assumed"] = "; ".join([*filter(None, [lines.get("assumed")]), f"that {read_again}"])
     guessed = set() if fold.is_whole else unexplained(fold, traces)
     if guessed:
         lines["not compared"] = f"why ranks differ from {spans(sorted(guessed))} on is not known, so others may as well"
@@ -292,6 +300,18 @@ def changes_in(folder: Path) -> list[Change]:
         with suppress(OSError, FileFormatError, ValueError, KeyError, TypeError):
             found.append(Change.from_json(read_bytes(path).decode()))
     return found
+
+
+def resumed(folder: Path) -> str:
+    """What a rank has read that an earlier attempt had written, as a clause; empty where none has."""
+    for path in sorted(folder.glob("*.resumed")):
+        with suppress(OSError, FileFormatError, ValueError):
+            what = line(read_bytes(path).decode())
+            return (
+                f"what the program read from {what} does not change its steps, though an earlier attempt of this run "
+                "has written it (where the program resumes from it: remove it, and let the program save nothing)"
+            )
+    return ""
 
 
 def empty(folder: Path) -> None:

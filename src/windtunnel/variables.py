@@ -26,6 +26,8 @@ FORKSERVER = "WINDTUNNEL_FORKSERVER"
 """Where a program's Python waits for requests to fork, instead of running the program (`forkserver.py`)."""
 FOLD = "WINDTUNNEL_FOLD"
 """How the ranks of a cluster are played, as JSON (`ranks/fold.py`), in the processes that play one."""
+EARLIER = "earlier"
+"""The file of the run's folder that says when the first attempt to play a cluster began; as old as the latest one."""
 REFUSED = 66
 """The exit code of a program that met something which the emulation must refuse."""
 

@@ -121,3 +121,36 @@ def test_a_thread_that_looks_after_something_may_sleep_as_long_as_it_likes(windt
     done = windtunnel("run", "--cluster", "1x4xH100", "looks.py")
     assert done.returncode == 0, done.stderr
     assert "4 ranks by 2 processes: rank 0 stands for 0-3, checked with 3" in done.stderr
+
+
+RESUMES = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+weight = torch.ones(8, 8, device="cuda")
+begin = torch.load("last.pt")["step"] if os.path.exists("last.pt") else 0
+for step in range(begin, 4):
+    weight = weight @ weight
+    if rank == 0:
+        weight = weight + 1
+dist.all_reduce(weight)
+if rank == 0:
+    torch.save({"step": 4}, "last.pt")
+    torch.load("last.pt")
+"""
+READ = "it is assumed that what the program read from last.pt at resumes.py:7 does not change its steps"
+
+
+def test_what_an_attempt_reads_that_an_earlier_one_has_written_is_named(windtunnel, tmp_path):
+    (tmp_path / "resumes.py").write_text(RESUMES)
+    done = windtunnel("run", "-v", "--cluster", "3x8xH100", "resumes.py")
+    assert READ in done.stderr
+    assert "assumed" in done.stderr.partition("verdict")[2]
+
+
+def test_what_an_attempt_has_written_itself_is_not_named(windtunnel, tmp_path):
+    (tmp_path / "resumes.py").write_text(RESUMES.replace('os.path.exists("last.pt")', "False"))
+    done = windtunnel("run", "-v", "--cluster", "3x8xH100", "resumes.py")
+    assert "starting anew" in done.stderr
+    assert "it is assumed" not in done.stderr
