@@ -93,9 +93,8 @@ def _new_group(groups: Groups, nccl: type[dist.ProcessGroupGloo]) -> Callable[..
 
 
 def _members(given: Mapping[str, Any]) -> Sequence[int]:
-    """The ranks of the group that is made; PyTorch gives none for the default group."""
-    ranks: Sequence[int] = given["global_ranks_in_group"]
-    return ranks or range(given["group_size"])
+    """The ranks of the group that is made, NumPy's numbers too; PyTorch gives none for the default group."""
+    return [int(rank) for rank in given["global_ranks_in_group"]] or range(given["group_size"])
 
 
 ALONE = ("fake", "threaded")
