@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from windtunnel.machine.machine import Cost
 from windtunnel.operators import described
-from windtunnel.seam.torch.dispatch import fake, otherwise, without_kernel
+from windtunnel.seam.torch.dispatch import constructors, fake, otherwise, without_kernel
 from windtunnel.seam.torch.dispatch.described import handler as handler_of_described
 from windtunnel.seam.torch.dispatch.deviations import Deviations
 from windtunnel.seam.torch.dispatch.generators import draw
@@ -158,6 +158,9 @@ class Dispatch(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
     ) -> object:
+        if constructors.are_replaced():
+            with constructors.own():
+                return self.__torch_dispatch__(func, types, args, kwargs)
         work = None if self.work is None or self.work.inside else self.work
         if work is not None:
             if clock_ns() - work.left_ns > work.least_ns:
