@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from windtunnel.errors import UnsupportedError
 from windtunnel.session import Session
 
 CUDA0, CUDA1 = torch.device("cuda", 0), torch.device("cuda", 1)
@@ -255,3 +256,9 @@ def test_array_interface_is_cudas(session: Session) -> None:
     assert found["data"] == (x.data_ptr(), False)
     with pytest.raises(AttributeError):
         torch.ones(2).__cuda_array_interface__  # noqa: B018
+
+
+def test_a_slice_of_a_storage_is_refused_on_a_gpu_alone(session: Session) -> None:
+    with pytest.raises(UnsupportedError, match="slice the tensor instead"):
+        torch.zeros(8, device="cuda").untyped_storage()[8:16]
+    assert torch.tensor([1.0, 2.0]).untyped_storage()[4:8].nbytes() == 4

@@ -77,7 +77,17 @@ def _reading(state: State) -> list[Patch]:
     def is_pinned(self: Storage, device: object = "cuda") -> bool:
         return bool(self._wt.pinned)
 
+    stock: Callable[..., object] = Storage.__getitem__
+
+    def getitem(self: Storage, *args: object, **kwargs: object) -> object:
+        if isinstance(args[0], slice) and not local.inner and _index(self) >= 0:
+            raise UnsupportedError(
+                "a slice of a storage on a GPU is part of its memory, which is not emulated: slice the tensor instead"
+            )
+        return stock(self, *args, **kwargs)
+
     return [
+        Patch(Storage, "__getitem__", getitem),
         Patch(Storage, "device", property(device)),
         Patch(Storage, "is_cuda", property(is_cuda)),
         Patch(Storage, "get_device", _index),
