@@ -392,3 +392,10 @@ def test_without_checks_nothing_outside_is_touched(checks: str) -> None:
     done = launch(source, [y, 100], (20,), (64,), checks=checks)
     assert done.trap == "cudaErrorIllegalAddress"
     assert memory[100:].sum() == 0
+
+
+def test_what_a_launch_has_counted_is_no_conflict_of_a_later_one() -> None:
+    source = "KERNEL k(float *x) { x[blockIdx_x * 256 + threadIdx_x] = 1.f; }"
+    x = np.zeros(254 * 256, np.float32)  # its notes are as long as those of the lines that were counted
+    for _ in range(3):
+        assert not launch(source, [x], (254,), (256,)).faults

@@ -247,9 +247,9 @@ class Run:
             if region.start in pointers and self.request.checks != "none":
                 cells = (region.size >> grain) + 2
                 if written is None or region.start in written:  # else nothing conflicts there
-                    entry.writer = self._shadow(4 * cells)
+                    entry.writer = self._shadow("blocks", 4 * cells)
                 if entry.writer and (loaded is None or region.start in loaded):
-                    entry.reader = self._shadow(4 * cells)
+                    entry.reader = self._shadow("blocks", 4 * cells)
                 if entry.reader and (stored is None or region.start in stored):
                     pages = cells // PAGE + 1
                     entry.pages, pool = self._zeroed(8 * pages), pool + pages
@@ -272,7 +272,7 @@ class Run:
             setattr(machine, name, ctypes.cast(getattr(ctypes.pythonapi, function), ctypes.c_void_p))
         if self.kernel.graph.fenced and self.request.checks != "none":
             machine.order = self._zeroed(ORDER_BYTES * self.request.blocks)
-        machine.seen = self._shadow(SEEN_BYTES)
+        machine.seen = self._shadow("lines", SEEN_BYTES)
         mapped = getattr(self.request.memory, "mapped", None)
         if mapped is not None:
             callback = MAPPED(lambda address: int(mapped(address)))
@@ -287,8 +287,8 @@ class Run:
         copies = COPIES_BYTES * self.request.threads if self.kernel.graph.copies else 0
         return SHADOW_HEAD + SHADOW_BYTES * shared + copies
 
-    def _shadow(self, size: int) -> int:
-        shadow = SHADOWS.take(size, dense=self.request.checks == "all")
+    def _shadow(self, purpose: str, size: int) -> int:
+        shadow = SHADOWS.take(purpose, size, dense=self.request.checks == "all")
         self.shadows.append(shadow)
         return shadow.address
 

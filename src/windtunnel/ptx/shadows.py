@@ -19,8 +19,9 @@ KEPT_BYTES = 256 << 20
 
 @dataclass
 class Shadow:
-    """A piece of memory."""
+    """A piece of memory, for one purpose: what another one leaves behind may look like a number of now."""
 
+    purpose: str
     size: int
     address: int
     kept: object
@@ -28,9 +29,9 @@ class Shadow:
 
 @dataclass
 class Shadows:
-    """What is idle, by size, and the numbers that are taken."""
+    """What is idle, by purpose and size, and the numbers that are taken."""
 
-    idle: dict[int, list[Shadow]] = field(default_factory=dict)
+    idle: dict[tuple[str, int], list[Shadow]] = field(default_factory=dict)
     idle_bytes: int = 0
     taken: int = 0
     round: int = 0
@@ -45,23 +46,23 @@ class Shadows:
             self.taken += count
             return self.taken - count, self.round
 
-    def take(self, size: int, dense: bool = False) -> Shadow:
+    def take(self, purpose: str, size: int, dense: bool = False) -> Shadow:
         """At least `size` bytes without a number of now; large pages if most will be touched."""
         rounded = 1 << (size - 1).bit_length()
         with self.lock:
-            waiting = self.idle.get(rounded)
+            waiting = self.idle.get((purpose, rounded))
             if waiting:
                 self.idle_bytes -= rounded
                 return waiting.pop()
         memory = zeroed(rounded, dense)
         view = (ctypes.c_char * len(memory)).from_buffer(memory)
-        return Shadow(rounded, ctypes.addressof(view), (memory, view))
+        return Shadow(purpose, rounded, ctypes.addressof(view), (memory, view))
 
     def give(self, shadow: Shadow, round: int) -> None:
         """Keeps what has numbers of that round for a later launch, if there is room."""
         with self.lock:
             if round == self.round and self.idle_bytes + shadow.size <= KEPT_BYTES:
-                self.idle.setdefault(shadow.size, []).append(shadow)
+                self.idle.setdefault((shadow.purpose, shadow.size), []).append(shadow)
                 self.idle_bytes += shadow.size
 
 
