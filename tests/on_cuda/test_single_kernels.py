@@ -47,6 +47,32 @@ def test_an_instance_of_a_template_is_compiled(session: Session) -> None:
     assert x.tolist() == [3.0 * i for i in range(8)]
 
 
+def test_blocks_that_are_not_looked_at_have_written_as_well(session: Session) -> None:
+    fill = torch.cuda._compile_kernel(
+        r'extern "C" __global__ void fill(float *y) { y[blockIdx.x * 32 + threadIdx.x] = 1.f; }', "fill"
+    )
+    turn = torch.cuda._compile_kernel(
+        r"""extern "C" __global__ void turn(const float *x, float *y) {
+          y[blockIdx.x * 32 + threadIdx.x] = x[(blockIdx.x + 1) % gridDim.x * 32 + threadIdx.x];
+        }""",
+        "turn",
+    )
+    for _ in range(4):  # the first two launches are looked at whole
+        x = torch.empty(400 * 32, device="cuda")
+        y = torch.empty_like(x)
+        fill(grid=(400, 1, 1), block=(32, 1, 1), args=[x])
+        turn(grid=(400, 1, 1), block=(32, 1, 1), args=[x, y])
+        assert y.sum() == 400 * 32
+    assert not [found for found in session.findings() if found.code == "cuda-uninitialized"]
+
+
+def test_limits_of_numbers_need_no_header(tmp_path: Path) -> None:
+    file = tmp_path / "limits.cu"
+    file.write_text("__global__ void f(float *x, int *y) { x[0] = -FLT_MAX; y[0] = INT_MAX; }")
+    done = run(file, "f<<<1, 1>>>(float[1], int[1])", gpus.find("H100"))
+    assert [array["first"] for array in done.arrays] == [[-3.4028234663852886e38], [2147483647]]
+
+
 def test_an_atomic_function_of_16_bits_touches_16_bits(tmp_path: Path) -> None:
     file = tmp_path / "sum.cu"
     code = "#include <cuda_fp16.h>\n"

@@ -303,6 +303,30 @@ PROGRAMS = [
 }""",
     ),
     Program(
+        "a part of a sum",
+        """KERNEL k(float *x, float *y, int n) {
+  __nvvm_atom_add_gen_f(y, x[threadIdx_x]);
+  __syncthreads();
+  if (threadIdx_x < 32) y[1 + blockIdx_x * 32 + threadIdx_x] = x[threadIdx_x] / y[0];  // fault: block-conflict
+}""",
+    ),
+    Program(
+        "each block's own sum",
+        """KERNEL k(float *x, float *y, int n) {
+  __nvvm_atom_add_gen_f(y + blockIdx_x, x[threadIdx_x]);
+  __syncthreads();
+  if (threadIdx_x == 0) y[2 + blockIdx_x] = y[blockIdx_x] + 1.f;
+}""",
+    ),
+    Program(
+        "the sum is cleared while others add",
+        """KERNEL k(float *x, float *y, int n) {
+  if (blockIdx_x == 0 && threadIdx_x == 0) y[0] = 0.f;
+  __syncthreads();
+  __nvvm_atom_add_gen_f(y, x[threadIdx_x]);  // fault: block-conflict
+}""",
+    ),
+    Program(
         "blocks add, right",
         """KERNEL k(float *x, float *y, int n) {
   if (threadIdx_x == 0) __nvvm_atom_add_gen_f(y, x[blockIdx_x]);

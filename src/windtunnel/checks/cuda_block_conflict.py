@@ -14,9 +14,11 @@ class CudaBlockConflict(CudaKernelCheck):
 
     ## What it does
     Reports the line of a kernel at which a block writes or reads global memory that another block of the same launch
-    writes, other than by atomics. What one block hands on to another is no conflict: by a fence (`__threadfence()`) and
-    an atomic or volatile access behind it that the other block asks, or at a barrier of the whole grid. A load through
-    the cache of read-only data (`__ldg`, or a `const __restrict__` pointer) of what the launch writes counts, too.
+    writes, other than by atomics; also a read of a sum of floating-point numbers to which other blocks still add by
+    atomics, and an atomic addition to what another block has set. What one block hands on to another is no conflict:
+    by a fence (`__threadfence()`) and an atomic or volatile access behind it that the other block asks, or at a barrier
+    of the whole grid. A load through the cache of read-only data (`__ldg`, or a `const __restrict__` pointer) of what
+    the launch writes counts, too.
 
     ## Why it is bad
     Blocks run in any order, several at once: the last one to write wins, and which one that is changes from run to run.

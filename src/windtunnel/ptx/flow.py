@@ -66,6 +66,8 @@ class Graph:
     """Whether lanes may meet that stand at different instructions, as `meeting.py` knows it."""
     copies: bool = False
     """Whether it copies to shared memory asynchronously."""
+    sums: bool = False
+    """Whether it adds up floating-point numbers in global memory by atomics."""
     unfenced: bool = False
     """Whether blocks wait for what others write, and nothing orders what these have written before."""
     locks: bool = False
@@ -124,6 +126,12 @@ def fences(instruction: Instruction) -> bool:
         and not instruction.has("cta")
         and any(instruction.has(word) for word in ("acquire", "release", "acq_rel"))
     )
+
+
+def sums_up(instruction: Instruction) -> bool:
+    """Whether it adds a floating-point number by an atomic: what is read before all have added is a part of the sum."""
+    is_sum = instruction.name in ("atom", "red") and instruction.has("add") and instruction.space != "shared"
+    return is_sum and "f" in instruction.type
 
 
 def tells_others(instruction: Instruction) -> bool:
@@ -211,6 +219,7 @@ def _describe(graph: Graph) -> None:
     every = [i for block in graph.blocks for i in block]
     graph.asks |= any(map(of_grid, every))
     graph.fenced = any(map(fences, every))
+    graph.sums = any(map(sums_up, every))
     locks = {i.space for i in every if i.name == "atom" and (i.has("cas") or i.has("exch"))}
     graph.locks = bool(locks - {"global"})
     polls = any(waits_for_others(i) and i.name == "ld" and i.space not in ("shared", "local") for i in every)

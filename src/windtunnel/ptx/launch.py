@@ -261,6 +261,7 @@ class Run:
         machine.output, machine.output_room = self.output, OUTPUT_BYTES
         if self.request.checks != "none":
             machine.shadow = self._zeroed(self._shadow_bytes(shared))
+            machine.sums = int(self.kernel.graph.sums)
             machine.unfenced = int(self.kernel.graph.unfenced)
             machine.atomics = int(not self.kernel.graph.locks and any(s.kind == "atomic" for s in self.sites))
             machine.copies = SHADOW_HEAD + SHADOW_BYTES * shared if self.kernel.graph.copies else 0
@@ -333,6 +334,8 @@ class Run:
         else:
             self._in_turn(checking, looked_at, frames)
         counted = len(looked_at) if looked_at else self.request.blocks
+        if looked_at:
+            self._forget_blanks()
         self._print()
         faults = self._faults()
         sites = [
@@ -368,11 +371,17 @@ class Run:
             found.append(TouchedRange(region.start, low, high, bool(entry.touched & 1), bool(entry.touched & 2), pages))
         return tuple(found)
 
+    def _forget_blanks(self) -> None:
+        """Blocks that are not looked at do not say which bytes they write: all of an allocation may be written."""
+        for entry in self.machine.regions[: len(self.regions)]:
+            if entry.blank and entry.touched & 2:
+                ctypes.memset(entry.blank, 0, entry.high - entry.low)
+
     def _pages(self, region: Allocation, entry: Region) -> tuple[tuple[int, int], ...]:
         """The pages of which this launch has written all that belongs to the allocation."""
         cells = -(-region.size >> self.machine.global_grain)
         numbers = np.ctypeslib.as_array(ctypes.cast(entry.writer, ctypes.POINTER(ctypes.c_uint32)), (cells,))
-        by = numbers & np.uint32(0x7FFFFFFF)  # without the runtime's own bit
+        by = numbers & np.uint32(0x3FFFFFFF)  # without the runtime's own bits
         written = (by > self.machine.base) & (by <= self.machine.several)
         found, step = [], mmap.PAGESIZE
         for low in range(region.start - region.start % step, region.start + region.size, step):

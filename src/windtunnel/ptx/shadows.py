@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from windtunnel.ptx.memory import zeroed
 
-MOST_NUMBERS = (1 << 31) - 2
-"""The runtime has a bit of its own beside a block's number."""
+MOST_NUMBERS = (1 << 30) - 2
+"""The runtime has two bits of its own beside a block's number."""
 KEPT_BYTES = 256 << 20
 """Of memory that no launch uses."""
 

@@ -50,7 +50,7 @@ class Machine(Structure):
         ("let_go", c_void_p), ("take_back", c_void_p), ("signals", c_void_p), ("thread", c_void_p),
         ("most_loops", c_int64), ("order", c_void_p), ("time", c_uint32), ("grid_barriers", c_int32),
         ("base", c_uint32), ("several", c_uint32), ("atomics", c_int32),
-        ("global_grain", c_int32), ("unfenced", c_int32),
+        ("global_grain", c_int32), ("sums", c_int32), ("unfenced", c_int32),
         ("pool", c_void_p), ("pool_used", c_int64), ("generation", c_uint32), ("together", c_uint32),
         ("copies", c_int64),
     ]  # fmt: skip

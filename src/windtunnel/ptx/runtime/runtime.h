@@ -10,7 +10,7 @@
 typedef struct {
   uint64_t low, high; // of the allocation
   uint8_t *blank;     // a byte a byte: nothing has written it
-  uint32_t *writer;   // a word a cell: number of the block that wrote it last in this launch; the top bit: by an atomic
+  uint32_t *writer;   // a word a cell: number of the block that wrote it last in this launch; or Machine.several; the top bits: by an atomic
   uint32_t *reader;   // number of the block that read it in this launch, or Machine.several
   uint64_t touched_low, touched_high;
   int64_t touched; // READ and WRITTEN
@@ -91,6 +91,7 @@ typedef struct {
   uint32_t several; // stands for several blocks
   int32_t atomics;  // whether atomics of shared memory are looked at beside other accesses
   int32_t global_grain; // a cell of global memory has 1 << global_grain bytes
+  int32_t sums;     // whether it adds up floating-point numbers by atomics
   int32_t unfenced; // blocks wait for each other, and nothing in the kernel is a fence
   uint32_t *pool;   // of pages: blocks that run in turn use the same ones
   int64_t pool_used;
@@ -173,12 +174,15 @@ enum { CHECK = 1, COUNT = 2 };
 enum { GRID = 16 }; // the barrier of the whole grid, beside a block's 16
 enum { READ = 1, WRITTEN = 2 };
 enum { LOAD, STORE, ATOMIC };
+enum { READ_ONLY = 1, ADDS = 1, SUMS = 2 }; // of a load; of an atomic
 enum { OUT_OF_BOUNDS = 1, UNINITIALIZED, MISALIGNED, RACE, CONFLICT, SHARED_OUT_OF_BOUNDS, SHARED_UNINITIALIZED,
        DIVERGENT_BARRIER, MISSING_LANES, LOCAL_OUT_OF_BOUNDS, ASSERTION, TRAPPED, HANGING, WARP_RACE, EXITED, SPINNING, ENDLESS,
        UNDER_WAY, OWN_RACE, OWN_WARP_RACE, CACHED };
 enum { TRAP_NONE, TRAP_ADDRESS, TRAP_MISALIGNED, TRAP_ASSERT, TRAP_INSTRUCTION, TRAP_DEADLOCK, TRAP_INTERRUPTED };
 #define MANY 0x7fffffffu
 #define ATOMICALLY 0x80000000u
+#define SUMMED 0x40000000u // beside ATOMICALLY: a sum of floating-point numbers
+#define NUMBER 0x3fffffffu
 
 void report(Context *c, int kind, int site, int thread, int other, uint64_t address, int64_t detail);
 
@@ -187,7 +191,7 @@ void count_lanes(Context *c, int kind, Site *s, const uint64_t *a, uint32_t bits
 void count_runs(Context *c, int kind, Site *s, const uint64_t *starts, int runs, uint64_t bytes, int lanes, int size);
 void count_wavefronts(Site *s, const uint64_t *a, uint32_t bits, int size);
 // shadows.c
-void global_shadow(Context *c, Region *r, uint64_t p, int size, int site, int thread, int kind, int constant);
+void global_shadow(Context *c, Region *r, uint64_t p, int size, int site, int thread, int kind, int special);
 int global_run(Context *c, Region *r, uint64_t offset, int bytes, int size, int warp, int lane, int kind);
 void shared_shadow(Context *c, uint64_t offset, int size, int site, int thread, int kind);
 int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int lane, int twice, int kind);

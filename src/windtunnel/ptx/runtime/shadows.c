@@ -82,7 +82,7 @@ static void own_shadow(Context *c, Region *r, int64_t q, int site, int thread, i
 INLINED int global_cells(Context *c, Region *r, uint64_t offset, int bytes, int part, int warp, int lane, int kind, int n, int shift) {
   int g = c->machine->global_grain;
   uint32_t me = c->machine->base + (uint32_t)c->linear + 1, base = c->machine->base, several = c->machine->several;
-  uint32_t by = c->machine->unfenced ? ~ATOMICALLY : ~0u; // what was written by an atomic may be read
+  uint32_t by = c->machine->unfenced || c->machine->sums ? NUMBER : ~0u; // what was written by an atomic may be read
   uint32_t bad = 0, *restrict writer = r->writer + (offset >> g), *restrict reader = r->reader + (offset >> g);
   if (kind == LOAD) {
     if (r->blank)
@@ -96,7 +96,7 @@ INLINED int global_cells(Context *c, Region *r, uint64_t offset, int bytes, int 
   }
   if (r->writer && !part) {
     for (int i = 0; i < n; i++) {
-      uint32_t wrote = writer[i] & ~ATOMICALLY;
+      uint32_t wrote = writer[i] & NUMBER;
       bad |= current(wrote, base) && wrote != me;
     }
     for (int i = 0; i < n && r->reader; i++) bad |= current(reader[i], base) && reader[i] != me;
@@ -137,7 +137,7 @@ void wt_order(int bits, Context *c) {
   if (own->fenced) own->released = ++m->time;
 }
 
-void global_shadow(Context *c, Region *r, uint64_t p, int size, int site, int thread, int kind, int constant) {
+void global_shadow(Context *c, Region *r, uint64_t p, int size, int site, int thread, int kind, int special) {
   Machine *m = c->machine;
   uint64_t offset = p - r->low;
   uint32_t base = m->base, me = base + (uint32_t)c->linear + 1;
@@ -149,18 +149,24 @@ void global_shadow(Context *c, Region *r, uint64_t p, int size, int site, int th
   }
   if (!r->writer) return;
   for (uint64_t w = offset >> g; w <= (offset + size - 1) >> g; w++) {
-    uint32_t wrote = r->writer[w] & ~ATOMICALLY, atomically = r->writer[w] & ATOMICALLY, read = r->reader ? r->reader[w] : 0;
+    uint32_t wrote = r->writer[w] & NUMBER, atomically = r->writer[w] & ATOMICALLY, read = r->reader ? r->reader[w] : 0;
+    int writer = wrote == m->several ? -1 : (int)(wrote - base) - 1, summed = (r->writer[w] & SUMMED) != 0;
     int other_wrote = current(wrote, base) && wrote != me && !ordered(c, wrote);
-    if (constant && current(wrote, base)) report(c, CACHED, site, thread, (int)(wrote - base) - 1, p, 0);
+    if (kind == LOAD && special && current(wrote, base)) report(c, CACHED, site, thread, writer, p, 0);
     if (r->pages && kind != ATOMIC) own_shadow(c, r, w, site, thread, kind, p, wrote == me && !atomically, read == me);
     if (kind == LOAD) {
-      if (other_wrote && (!atomically || m->unfenced)) report(c, CONFLICT, site, thread, (int)(wrote - base) - 1, p, atomically ? 3 : 0);
+      if (other_wrote && (!atomically || m->unfenced || summed)) report(c, CONFLICT, site, thread, writer, p, atomically ? 3 : 0);
       if (r->reader) r->reader[w] = current(read, base) && read != me ? m->several : me;
     } else if (kind == STORE) {
-      if (other_wrote) report(c, CONFLICT, site, thread, (int)(wrote - base) - 1, p, 1);
+      if (other_wrote) report(c, CONFLICT, site, thread, writer, p, 1);
       if (current(read, base) && read != me && !ordered(c, read)) report(c, CONFLICT, site, thread, read == m->several ? -1 : (int)(read - base) - 1, p, 2);
       r->writer[w] = me;
-    } else r->writer[w] = me | ATOMICALLY;
+    } else {
+      if (special && other_wrote && !atomically) report(c, CONFLICT, site, thread, writer, p, 1);
+      if (special && wrote == me && !atomically) continue; // what it has set is still no sum for others to add to
+      uint32_t by = special == SUMS && current(wrote, base) && wrote != me ? m->several : me;
+      r->writer[w] = by | ATOMICALLY | (special == SUMS ? SUMMED : 0);
+    }
   }
 }
 

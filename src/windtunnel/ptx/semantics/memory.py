@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from windtunnel.ptx import layout as at
 from windtunnel.ptx.emitter import ADDRESS, Emitter
+from windtunnel.ptx.flow import sums_up
 from windtunnel.ptx.syntax import BYTES, Instruction
 from windtunnel.ptx.values import LANES, Value, lanes, vector
 
@@ -14,6 +15,8 @@ REGISTERS = re.compile(r"-?[\w$%@.#~]+")
 LOAD, STORE, ATOMIC = 0, 1, 2
 READ_ONLY = 256
 """Beside a load's code: it goes through the cache of what the kernel does not write."""
+ADDS, SUMS = 256, 512
+"""Beside an atomic's: it adds a whole number, or a floating-point number."""
 CODES = {"global": 0, "generic": 0, "const": 0, "shared": 16, "local": 32}
 OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 
@@ -110,7 +113,8 @@ def bounds(e: Emitter, space: str, site: int) -> tuple[str, str]:
 def permitted(e: Emitter, i: Instruction, kind: int, space: str, where: Where, size: int) -> tuple[str, str]:
     """The lanes that may access, and what the access functions are told."""
     site = e.site(i, ("load", "store", "atomic")[kind], space, size)
-    code = CODES[space] + kind + (READ_ONLY if i.has("nc") else 0)
+    special = READ_ONLY if i.has("nc") else SUMS if sums_up(i) else ADDS if kind == ATOMIC and i.has("add") else 0
+    code = CODES[space] + kind + special
     mask = e.running()
     if not e.instrumented and kind != ATOMIC:
         low, high = bounds(e, space, site)

@@ -6,6 +6,8 @@
 #define __NVCC__ 1
 #define CCCL_DISABLE_NVFP8_SUPPORT 1 // of which `cuda_fp8.h` here has a part
 #include <stddef.h>
+#include <float.h> // whose FLT_MAX and INT_MAX sources use without asking for them
+#include <limits.h>
 #if __has_include(<bits/move.h>)
 #include <bits/move.h> // NVIDIA's compiler knows std::move and std::forward itself, and libcu++ counts on that
 #endif

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
 import torch
 
 from windtunnel import ptx
@@ -83,6 +84,8 @@ class Launched:
             if access.pages:
                 launcher.watch(access, stream, site)
         launcher.judge(self.function, result, stream)
+        if result.trap is None:
+            launcher.left_unwritten(self.function, result, site)
         return {access.start for access in result.accesses if access.written}
 
     def repeat(self, stream: Stream, captured: Sequence[Allocation], tensors: Sequence[torch.Tensor]) -> None:
@@ -214,6 +217,14 @@ class Launcher:
                 state.late.waiting.append(self.managed.release)
 
     # ------------------------------------------------------------------ what is wrong
+
+    def left_unwritten(self, function: KernelFunction, result: ptx.Launch, site: int) -> None:
+        """Watch for operators that read of a result what the launch has not written."""
+        for access in result.accesses:
+            known = self.addresses.allocation(access.start) if access.written else None
+            tag = None if known is None else tag_in(known)
+            if tag is not None and isinstance(tag.blank, np.ndarray):
+                self.state.order.unfilled.left_by_kernel(tag, demangled(function.name), site)
 
     def judge(self, function: KernelFunction, result: ptx.Launch, stream: Stream) -> None:
         state, machine = self.state, self.state.machine

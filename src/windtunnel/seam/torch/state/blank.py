@@ -1,6 +1,7 @@
 """Which bytes of a storage nobody wrote: of `torch.empty` and its like, after operators that write a part of it.
 
-Only a Triton kernel's loads ask (`triton.memory`), so what operators wrote is kept as pieces until the first one does.
+Only kernels of the program's own ask (`triton.memory`, `extensions.tensors`), so what operators wrote is kept as pieces
+until the first one does.
 """
 
 from __future__ import annotations
@@ -25,9 +26,20 @@ class Piece(NamedTuple):
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
 
+    def of(self, blank: Bytes) -> Bytes:
+        """Its bytes of a storage's."""
+        return np.lib.stride_tricks.as_strided(blank[self.offset :], self.sizes, self.strides)
+
     def clear(self, blank: Bytes) -> None:
         """Mark it as written."""
-        np.lib.stride_tricks.as_strided(blank[self.offset :], self.sizes, self.strides)[...] = 0
+        self.of(blank)[...] = 0
+
+
+def piece_of(tensor: torch.Tensor) -> Piece:
+    """A strided tensor's part of its storage."""
+    item = tensor.element_size()
+    strides = (*(stride * item for stride in tensor.stride()), 1)
+    return Piece(int(tensor.storage_offset()) * item, (*tensor.shape, item), strides)
 
 
 def wrote(tensor: torch.Tensor) -> None:
@@ -41,8 +53,7 @@ def wrote(tensor: torch.Tensor) -> None:
         return
     if not tensor.numel():
         return
-    strides = (*(stride * item for stride in tensor.stride()), 1)
-    piece = Piece(int(tensor.storage_offset()) * item, (*tensor.shape, item), strides)
+    piece = piece_of(tensor)
     if isinstance(tag.blank, np.ndarray):
         piece.clear(tag.blank)
         return
