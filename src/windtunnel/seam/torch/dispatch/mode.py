@@ -410,8 +410,6 @@ class Dispatch(TorchDispatchMode):
         out = call.out = self.compute(call)
         if target >= 0:
             self.tag_new(out, target)
-            if plan.empty:
-                self.state.guard.made_empty(out)
             self.submit(call, out)
             return out
         if pinned:
@@ -464,6 +462,8 @@ class Dispatch(TorchDispatchMode):
         if not plan.kernel:
             model = self.machine.devices[device].cost
             self.local.host.now_ns += model.empty_ns if plan.empty else model.view_ns
+            if plan.empty and not plan.written and device >= 0:
+                self.state.guard.made_empty(out)
             return
         call.out, known = out, plan.card
         if known.library:
