@@ -430,3 +430,37 @@ def test_host_code_beside_a_kernel_may_call_libraries(tmp_path: Path) -> None:
     file.write_text(HOST.replace("x[threadIdx.x] = 2;", "x[threadIdx.x] = cublasCreate(x) == 0;"))
     with pytest.raises(CompileError, match="cublasCreate"):
         run(file, "twice<<<1, 4>>>(float[4]=0)", gpus.find("H100"))
+
+
+def test_shuffles_of_a_part_of_a_warp_and_of_all(tmp_path: Path) -> None:
+    # https://github.com/gunrock/gunrock/issues/324: it hung with CUDA 9.1
+    file = tmp_path / "shuffles.cu"
+    file.write_text("""__global__ void shuffles(int *y) {
+  int lane = threadIdx.x, received = lane + 32;
+  if ((lane & 15) == 0) received = __shfl_xor_sync(0x00010001u, lane + received, 16);
+  y[lane] = __shfl_up_sync(0xffffffffu, received, 8);
+}""")
+    done = run(file, "shuffles<<<1, 32>>>(int[32])", gpus.find("H100"))
+    received = [lane + 32 for lane in range(32)]
+    received[0], received[16] = 16 + 48, 0 + 32
+    assert not done.faults
+    assert done.arrays[0]["first"] == [received[lane - 8 if lane >= 8 else lane] for lane in range(4)]
+
+
+def test_rows_of_a_gradient_that_a_kernel_leaves_out_are_found_where_they_are_summed(session: Session) -> None:
+    # https://github.com/pytorch/FBGEMM/pull/5754: longer segments than were packed
+    unpack = torch.cuda._compile_kernel(
+        r"""extern "C" __global__ void unpack(const float *packed, float *rows, const int *lengths, int most) {
+          int first = 0, length = lengths[blockIdx.x];
+          for (int i = 0; i < blockIdx.x; i++) first += lengths[i];
+          for (int cell = 0; cell < min(length, most); cell++)
+            rows[(first + cell) * 8 + threadIdx.x] = packed[(blockIdx.x * most + cell) * 8 + threadIdx.x];
+        }""",
+        "unpack",
+    )
+    for lengths, found in (([4, 3], []), ([4, 6], ["cuda-uninitialized"])):
+        packed, counts = torch.ones(2, 4, 8, device="cuda"), torch.tensor(lengths, dtype=torch.int32, device="cuda")
+        rows = torch.empty(sum(lengths), 8, device="cuda")
+        unpack(grid=(2, 1, 1), block=(8, 1, 1), args=[packed, rows, counts, 4])
+        rows.norm()
+        assert [finding.code for finding in session.findings() if finding.code == "cuda-uninitialized"] == found
