@@ -195,3 +195,31 @@ def test_the_runtime_of_a_toolkit_does_not_stand_before_ours(session: Session) -
     library = ctypes.CDLL(toolkits, mode=ctypes.RTLD_GLOBAL)  # as cuda-python opens it for Numba
     assert library.cudaInTheToolkitAlone
     assert not hasattr(ctypes.CDLL(None), "cudaInTheToolkitAlone")
+
+
+HOST_ROUNDING = r"""
+#include <torch/extension.h>
+#include <cuda_bf16.h>
+template <typename T> void round_all(const T *x, torch::Tensor y) {
+  for (int i = 0; i < y.numel(); i++) static_cast<__nv_bfloat16 *>(y.data_ptr())[i] = __nv_bfloat16(x[i]);
+}
+torch::Tensor rounded(torch::Tensor x) {
+  auto y = torch::empty_like(x, x.options().dtype(torch::kBFloat16));
+  if (x.dtype() == torch::kFloat64) round_all(x.data_ptr<double>(), y);
+  else round_all(x.data_ptr<float>(), y);
+  return y;
+}
+"""
+
+
+def test_host_code_rounds_to_bfloat16_once(session: Session) -> None:
+    cpp_extension = importlib.import_module("torch.utils.cpp_extension")
+    extension = cpp_extension.load_inline(
+        "rounds", "torch::Tensor rounded(torch::Tensor x);", HOST_ROUNDING, functions=["rounded"]
+    )
+    x = torch.cat([torch.randn(200) * torch.logspace(-44, 38, 200), torch.tensor([float("inf"), 3.4e38, 0.0])])
+    assert torch.equal(extension.rounded(x), x.bfloat16())
+    assert extension.rounded(torch.tensor([float("nan")])).isnan().all()
+    tie, next_one = 1 + 2**-8, 1 + 2**-7
+    near = torch.tensor([tie + 2**-40, tie - 2**-40, tie, -tie - 2**-40], dtype=torch.float64)
+    assert extension.rounded(near).tolist() == [next_one, 1, 1, -next_one]
