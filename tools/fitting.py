@@ -106,17 +106,48 @@ def search(
 
 # Residuals and the bands that they make.
 
+DURATIONS_US = (10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10000.0)
+LEAST_OF_DURATION = 20
+"""Fewer kernels between two of these durations count with those of the next."""
+
+
+def half_width(ratio: Array) -> float:
+    """The relative half-width that holds 80 % of them."""
+    return float(np.quantile(np.abs(ratio - 1.0), 0.8))
+
+
+def rounded(value: float | np.floating[Any]) -> float:
+    """A number with the digits that data files have."""
+    return float(f"{value:.4g}")
+
 
 class Residuals(NamedTuple):
-    """Measured over predicted times, and how they came about."""
+    """Measured over predicted times, how they came about, and the measured microseconds of single kernels."""
 
     distance: str
     gpu: str
     ratio: Array
+    us: Array | None = None
 
     def width(self) -> float:
         """The relative half-width around the predicted times that holds 80 % of the measured ones."""
-        return float(np.quantile(np.abs(self.ratio - 1.0), 0.8))
+        return half_width(self.ratio)
+
+    def by_duration(self) -> dict[str, list[float]]:
+        """The same of kernels that are predicted to take about as long, from the shortest on."""
+        if self.us is None or len(self.ratio) < 2 * LEAST_OF_DURATION:
+            return {}
+        predicted = self.us / self.ratio
+        of = np.searchsorted(DURATIONS_US, predicted, side="right")
+        parts: list[Array] = [np.array([], int)]
+        for number in range(len(DURATIONS_US) + 1):
+            if len(parts[-1]) >= LEAST_OF_DURATION:
+                parts.append(np.array([], int))
+            parts[-1] = np.concatenate([parts[-1], np.flatnonzero(of == number)])
+        if len(parts[-1]) < LEAST_OF_DURATION:
+            parts[-2:] = [np.concatenate(parts[-2:])]
+        knots = [rounded(np.median(predicted[part])) for part in parts]
+        return {"us": knots, "widths": [rounded(half_width(self.ratio[part])) for part in parts]}
 
     def report(self, width: float | None = None) -> None:
         """A line of the table; a row counts as inside where the band around its prediction holds its time."""
@@ -131,7 +162,9 @@ class Residuals(NamedTuple):
 
 def pooled(some: Sequence[Residuals]) -> Residuals:
     """All of them as one."""
-    return Residuals(some[0].distance, "", np.concatenate([one.ratio for one in some]))
+    times = [one.us for one in some if one.us is not None]
+    us = np.concatenate(times) if len(times) == len(some) else None
+    return Residuals(some[0].distance, "", np.concatenate([one.ratio for one in some]), us)
 
 
 def report_all(some: Sequence[Residuals]) -> None:
@@ -149,7 +182,8 @@ def report_groups(groups: Sequence[str], ratio: Array) -> None:
 def band_row(family: str, residuals: Residuals, source: str) -> tuple[str, dict[str, Any]]:
     """The band of a family at a distance, and of one GPU where the residuals name it."""
     row = {"family": family, "distance": residuals.distance} | ({"gpu": residuals.gpu} if residuals.gpu else {})
-    return "band", row | {"width": residuals.width(), "n": len(residuals.ratio), "source": source}
+    width = {"width": residuals.width()} | residuals.by_duration()
+    return "band", row | width | {"n": len(residuals.ratio), "source": source}
 
 
 def band_rows(family: str, residuals: Mapping[str, Sequence[Residuals]], sources: Mapping[str, str]) -> Tables:
@@ -157,11 +191,20 @@ def band_rows(family: str, residuals: Mapping[str, Sequence[Residuals]], sources
     of = {distance: pooled(some) for distance, some in residuals.items() if some}
     rows = [band_row(family, one, sources[one.distance]) for one in (*residuals["own GPU"], *of.values())]
     if "own generation" not in of:
-        width = (of["own GPU"].width() + of["borrowed"].width()) / 2
         source = "assumed: halfway between the GPU's own and another generation's: no table has two GPUs of one"
-        row = {"family": family, "distance": "own generation", "width": width, "n": 0, "source": source}
-        rows.append(("band", row))
+        between = halfway(of["own GPU"], of["borrowed"])
+        rows.append(("band", {"family": family, "distance": "own generation", **between, "n": 0, "source": source}))
     return rows
+
+
+def halfway(near: Residuals, far: Residuals) -> dict[str, Any]:
+    """The widths between those of two distances, at the durations of the first."""
+    found: dict[str, Any] = {"width": (near.width() + far.width()) / 2}
+    own, others = near.by_duration(), far.by_duration()
+    if own and others:
+        wider = np.interp(np.log(own["us"]), np.log(others["us"]), others["widths"])
+        found |= {"us": own["us"], "widths": [rounded((a + b) / 2) for a, b in zip(own["widths"], wider, strict=True)]}
+    return found
 
 
 def update_bands(families: Sequence[str], rows: Tables) -> None:
@@ -243,7 +286,7 @@ OTHERS = (
     attention.share,
     curves.curve,
     curves._curves,
-    bands.band,
+    bands.known_band,
     bands.step_share,
     neighbours.measured,
     sustained.limit_of,

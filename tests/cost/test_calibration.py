@@ -11,7 +11,7 @@ import pytest
 from tools import ROOT
 from tools.calibration import calibrate_bands, calibrate_compiled, calibrate_images
 from tools.corpus import recordings, training
-from tools.fitting import forget_shares
+from tools.fitting import Residuals, forget_shares
 
 from windtunnel.cost import bands
 
@@ -64,6 +64,45 @@ def test_every_kernel_of_a_step_is_priced_by_the_shares_that_it_names():
     )
     assert total / 1e6 == pytest.approx(one.step_ns(steps.models[0]) / 1e6, rel=0.05)
     assert all(0.05 < share.now() <= share.most for share in shares)
+
+
+def test_bands_by_duration_hold_four_fifths_of_kernels_that_take_as_long():
+    """Short kernels here are off by up to half, long ones by up to a tenth."""
+    import numpy as np
+
+    errors = np.linspace(0.0, 1.0, 101)
+    ratio = np.concatenate([1.0 + 0.5 * errors, 1.0 - 0.1 * errors])
+    found = Residuals("own GPU", "", ratio, np.concatenate([np.full(101, 50.0), np.full(101, 2000.0)]) * ratio)
+    knots = found.by_duration()
+    assert knots == {"us": [50.0, 2000.0], "widths": [0.4, 0.08]}
+    assert Residuals("own GPU", "", ratio).by_duration() == {}
+    assert Residuals("own GPU", "", ratio[:30], ratio[:30]).by_duration() == {}
+
+
+def test_few_kernels_of_a_duration_count_with_those_of_the_next():
+    import numpy as np
+
+    us = np.concatenate([np.full(10, 5.0), np.full(60, 20.0), np.full(60, 500.0), np.full(3, 20000.0)])
+    assert Residuals("own GPU", "", np.full(len(us), 1.1), us * 1.1).by_duration()["us"] == [20.0, 500.0]
+
+
+def test_a_band_lies_between_those_of_two_durations():
+    known = bands.known_band("products fp32", "own GPU", "H100-SXM5-80GB")
+    (first, widest), *_, (before, wider), (last, narrow) = known.durations
+
+    def at(us=None):
+        return bands.band("products fp32", "own GPU", "H100-SXM5-80GB", us)
+
+    assert at(first / 10) == at(first) == min(bands.WIDEST, widest)
+    assert at(10 * last) == narrow < wider
+    assert at((before * last) ** 0.5) == pytest.approx((wider + narrow) / 2)
+    assert at() == known.width
+
+
+def test_a_generation_has_its_own_band_where_it_was_examined_and_else_that_of_all():
+    found = {name: bands.band("convolutions, others", "borrowed", name) for name in ("hopper", "ada", "volta", "")}
+    assert found["volta"] == found[""]
+    assert len(set(found.values())) == 3
 
 
 def test_the_step_share_narrows_wide_bands_of_many_kernels_alone():

@@ -115,6 +115,15 @@ def test_other_gpus_of_the_generation_are_corrected_with_a_wider_band_and_others
     assert widths == [pytest.approx(band("neighbours norm", name), abs=0.001) for name in ("own GPU", "own generation")]
 
 
+def test_plain_kernels_have_bands_of_their_own_but_no_corrections() -> None:
+    """Large ones are known best: their bandwidth was fitted on them."""
+    large, small = (of("aten::add", *[(rows, 8192)] * 3, dtype="float32") for rows in (65536, 16))
+    found = [cost.kernel(one) for one in (large, small) for cost in (H100, GH200)]
+    assert [one.duration_ns for one in found[::2]] == [round(H100.priced(one).duration_ns) for one in (large, small)]
+    assert found[0].band < found[1].band < found[3].band
+    assert found[0].band < 0.1 < found[2].band
+
+
 def test_every_kind_names_sizes_of_one_length() -> None:
     known = neighbours.measured("hopper")
     assert known is not None

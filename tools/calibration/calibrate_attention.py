@@ -24,6 +24,7 @@ from tools.fitting import (
     fold_of,
     left_out,
     loss_of,
+    pooled,
     search,
     update_bands,
     write,
@@ -154,7 +155,7 @@ def cross_validate(timings: list[AttentionTiming], gpu: gpus.Gpu, plan: Plan) ->
         constants = fit(chosen(timings, others), gpu, AttentionConstants(), plan.free, fold)
         return predict(chosen(timings, mine), gpu, constants)
 
-    return Residuals("own GPU", plan.gpu, measured(timings) / left_out(folds, predicted))
+    return Residuals("own GPU", plan.gpu, measured(timings) / left_out(folds, predicted), measured(timings))
 
 
 def scaled(constants: AttentionConstants, of: gpus.Gpu, to: gpus.Gpu) -> AttentionConstants:
@@ -176,14 +177,16 @@ def calibrate() -> None:
         if plan.base:
             near = gpu_of(next(other.gpu for other in PLANS if other.generation == plan.base))
             constants = scaled(fitted[plan.base], near, gpu)
-            borrowed.append(Residuals("borrowed", plan.gpu, measured(some) / predict(some, gpu, constants)))
+            us = measured(some)
+            borrowed.append(Residuals("borrowed", plan.gpu, us / predict(some, gpu, constants), us))
         else:
             own.append(cross_validate(some, gpu, plan))
             own[-1].report()
     for plan, other in ((PLANS[0], PLANS[1]), (PLANS[1], PLANS[0])):
         gpu, some = gpu_of(plan.gpu), flash(timings[plan.gpu])
         constants = scaled(fitted[other.generation], gpu_of(other.gpu), gpu)
-        borrowed.append(Residuals("borrowed", plan.gpu, measured(some) / predict(some, gpu, constants)))
+        us = measured(some)
+        borrowed.append(Residuals("borrowed", plan.gpu, us / predict(some, gpu, constants), us))
     for plan in PLANS:
         gpu, some = gpu_of(plan.gpu), flash(timings[plan.gpu])
         constants = fitted[plan.generation]
@@ -198,16 +201,18 @@ def calibrate() -> None:
             Residuals("fitted", plan.gpu, measured(some) / predict(some, gpu, constants)).report(np.inf)
     others = [one for one in timings["A100-SXM4-40GB"] if not one.kernel]
     gpu = gpus.find("A100-SXM4-40GB")
-    sibling = Residuals("own generation", gpu.key, measured(others) / predict(others, gpu, fitted["ampere"]))
+    us = measured(others)
+    siblings = [Residuals("own generation", gpu.key, us / predict(others, gpu, fitted["ampere"]), us)]
     for kernel in KERNELS:
         some = [one for one in timings[gpu.key] if one.kernel == kernel]
         share = share_of(some, gpu, fitted["ampere"])
         rows.append(("share", {"name": kernel, "share": share, "n": len(some), "source": EFFICIENT}))
-        ratio = measured(some) / predict(some, gpu, fitted["ampere"], share)
-        Residuals(kernel, gpu.key, ratio).report(np.inf)
-        sibling = sibling._replace(ratio=np.concatenate([sibling.ratio, ratio]))
-    residuals = {"own GPU": own, "own generation": [sibling], "borrowed": borrowed}
-    for one in (sibling, *borrowed):
+        us = measured(some)
+        one = Residuals(kernel, gpu.key, us / predict(some, gpu, fitted["ampere"], share), us)
+        one.report(np.inf)
+        siblings.append(one)
+    residuals = {"own GPU": own, "own generation": siblings, "borrowed": borrowed}
+    for one in (pooled(siblings)._replace(gpu=gpu.key), *borrowed):
         one.report()
     write("attention", "Fused attention: the constants of cost/families/attention.py.", rows)
     update_bands(("attention",), band_rows("attention", residuals, SOURCES))

@@ -19,7 +19,7 @@ import numpy as np
 from tools.calibration import calibrate_streams
 from tools.corpus import recordings
 from tools.corpus.tables import FOLDER
-from tools.fitting import DATA, Residuals, Tables, band_row, forget, tables_of, update_bands
+from tools.fitting import DATA, Residuals, Tables, band_row, forget, rounded, tables_of, update_bands
 from tools.fitting import write as write_tables
 from windtunnel import gpus
 from windtunnel.cost import CostModel, files, neighbours
@@ -32,13 +32,11 @@ OTHERS = 0.2
 """The part of a call that other kernels may take for it to count for the longest."""
 CUDA = (13, 0)
 SHAPES = "few blocks"
-NEAR = ("layer_norm", "softmax", "logsumexp", "sort", "topk", "embedding", "index_", " plain ")
+NEAR = ("layer_norm", "softmax", "logsumexp", "sort", "topk", "embedding", "index_", neighbours.PLAIN)
 """Of that family, whose shapes lie far apart, the kinds that correct their neighbours: sums over odd lengths and norms
 over channels did not hold for the shapes of others (`make exam`)."""
 LEAST = 3
 """Fewer kernels of a kind say nothing of others of it."""
-PLAIN = " plain "
-"""In the names of kinds that the share of the bandwidth covers, so that a larger one never takes less."""
 LARGE = neighbours.FULL
 """From two to this power on, elements do not fit into L2."""
 SOURCE = {
@@ -53,7 +51,7 @@ FURTHER = 1.15
 class KernelTiming(NamedTuple):
     """A kernel that was timed: its family and name in the table, its operator's class, and where it lies.
 
-    `correction` is the natural logarithm of measured over modelled time without corrections.
+    `correction` is the natural logarithm of measured over modelled time without corrections, `us` the former.
     """
 
     family: str
@@ -61,6 +59,12 @@ class KernelTiming(NamedTuple):
     class_name: str
     place: neighbours.Place
     correction: float
+    us: float
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the share of the bandwidth covers it."""
+        return neighbours.PLAIN in self.place.kind
 
 
 class LeftOut(NamedTuple):
@@ -114,14 +118,15 @@ def timing_of(cost: CostModel, row: dict[str, object], signatures: list[Signatur
     if place is None or (row["family"] == SHAPES and not any(word in place.kind for word in NEAR)):
         return None
     taken = max(1000.0 * us - others, 0.2 * 1000.0 * us)
-    return KernelTiming(str(row["family"]), str(row["name"]), operator.name, place, log(taken / times[main]))
+    left = log(taken / times[main])
+    return KernelTiming(str(row["family"]), str(row["name"]), operator.name, place, left, taken / 1000.0)
 
 
 def fit_rate(gpu: Gpu, source: str, timings: list[KernelTiming]) -> None:
     """The share of the bandwidth that kernels reach which go through large tensors as they lie: the family's, as of all
     GPUs, in place of a correction for them."""
     share, _ = streams.generation_share(gpu.generation, gpu.key)
-    large = [one.correction for one in timings if PLAIN in one.place.kind and one.place.sizes[0] >= LARGE]
+    large = [one.correction for one in timings if one.is_plain and one.place.sizes[0] >= LARGE]
     row = {"generation": gpu.generation, "gpu": gpu.key, "share": share * exp(-median(large)), "source": source}
     kept = [(kind, one) for kind, one in tables_of(files.read("streams")) if one.get("gpu") != gpu.key]
     at = max(index for index, (kind, _) in enumerate(kept) if kind == "rate") + 1
@@ -206,15 +211,27 @@ def band_rows(every: list[LeftOut]) -> Tables:
     return rows
 
 
+def plain_bands(timings: list[KernelTiming]) -> Tables:
+    """The bands of kernels that the share of the bandwidth covers, by how long they take."""
+    ratios, us = np.exp([one.correction for one in timings]), np.array([one.us for one in timings])
+    source = "the kernels that the GPU's one share was fitted on"
+    kind, row = band_row("neighbours plain", Residuals("own GPU", "", ratios, us), source)
+    wider = {"width": FURTHER * row["width"], "widths": [rounded(FURTHER * width) for width in row["widths"]]}
+    far = {"distance": "own generation", "source": SOURCE["own generation"]}
+    return [(kind, row), (kind, row | wider | far)]
+
+
 def calibrate() -> None:
     """Write corrections and bands, and print the errors."""
     remove()
     for table in tables():
         fit_rate(*table)
-    found = [(gpu, source, [one for one in some if PLAIN not in one.place.kind]) for gpu, source, some in tables()]
+    measured = tables()
+    found = [(gpu, source, [one for one in some if not one.is_plain]) for gpu, source, some in measured]
     for generation in {gpu.generation for gpu, _, _ in found}:
         write(generation, [table for table in found if table[0].generation == generation])
     rows = band_rows(show([one for _, _, timings in found for one in timings]))
+    rows += plain_bands([one for _, _, timings in measured for one in timings if one.is_plain])
     update_bands(tuple({row["family"] for _, row in rows}), rows)
 
 

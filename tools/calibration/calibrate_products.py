@@ -24,6 +24,7 @@ from tools.fitting import (
     fold_of,
     left_out,
     loss_of,
+    pooled,
     report_all,
     search,
     stored,
@@ -206,7 +207,7 @@ def cross_validate(
         unseen = [(one, some.take(np.array(some.folds()) != fold)) for one, some in others]
         return predict(timings.take(mine), gpu, fit(timings.take(rest), gpu, table, unseen), table)
 
-    return Residuals("own GPU", gpu.key, timings.us / left_out(timings.folds(), predicted))
+    return Residuals("own GPU", gpu.key, timings.us / left_out(timings.folds(), predicted), timings.us)
 
 
 def cross_validate_beside(
@@ -220,7 +221,7 @@ def cross_validate_beside(
     found = []
     for other, some in others:
         parts = [predict(some.take([at]), other, by_fold[fold], table) for at, fold in enumerate(some.folds())]
-        found.append(Residuals("left out", other.key, some.us / np.concatenate(parts)))
+        found.append(Residuals("left out", other.key, some.us / np.concatenate(parts), some.us))
     return found
 
 
@@ -233,7 +234,7 @@ def leave_out(timings: dict[str, Timings], rows: dict[str, ProductConstants], ta
         gpu = gpus.find(key)
         near = next(keys[other] for other in nearest[gpu.generation] if other in keys)
         ratio = timings[key].us / predict_as(timings[key], gpu, rows[near], gpus.find(near), table)
-        found.append(Residuals("borrowed", key, ratio))
+        found.append(Residuals("borrowed", key, ratio, timings[key].us))
     return found
 
 
@@ -259,7 +260,7 @@ def siblings(timings: dict[str, Timings], rows: dict[str, ProductConstants], tab
         gpu = gpus.find(key)
         near = keys[gpu.generation]
         ratio = timings[key].us / predict_as(timings[key], gpu, rows[near], gpus.find(near), table)
-        found.append(Residuals("own generation", key, ratio))
+        found.append(Residuals("own generation", key, ratio, timings[key].us))
     return found
 
 
@@ -282,9 +283,11 @@ def calibrate_table(table: TimingTable) -> tuple[Tables, Tables]:
         rows[key] = fit(of, gpu, table, measured)
         own.append(cross_validate(of, gpu, table, measured))
         own[-1].report()
+        error = float(np.median(np.abs(1 / own[-1].ratio - 1)))
         for residuals in cross_validate_beside(of, gpu, table, measured):
             residuals.report()
-        error = float(np.median(np.abs(1 / own[-1].ratio - 1)))
+            if residuals.gpu == key:  # the short ones
+                own[-1] = pooled([own[-1], residuals])._replace(gpu=key)
         head = {"generation": gpu.generation, "precision": table.precision, "gpu": key}
         tail = {"n": len(of.us), "median_error": error}
         source = f"fitted: {table.source}, {len(of.us)} products"

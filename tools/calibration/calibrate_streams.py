@@ -110,7 +110,7 @@ def check(update: bool = False) -> None:
     known = [(row["generation"], row["gpu"], float(row["share"])) for row in files.read("streams")["rate"]]
     residuals: dict[str, list[Residuals]] = {"own GPU": [], "own generation": [], "borrowed": []}
     for key, kernels in timings.items():
-        gpu = gpus.find(key)
+        gpu, us = gpus.find(key), np.array([kernel.us for kernel in kernels])
         others = [row for row in known if row[1] != key]
         mine = next(row for row in known if row[1] == key)
         sibling = next((row for row in others if row[0] == gpu.generation), None)
@@ -118,7 +118,7 @@ def check(update: bool = False) -> None:
         far = next((row for row in others if row[0] == nearest != gpu.generation), None)
         for distance, row in (("own GPU", mine), ("own generation", sibling), ("borrowed", far)):
             if row is not None:
-                residuals[distance].append(Residuals(distance, key, ratios(kernels, gpu, row[2])))
+                residuals[distance].append(Residuals(distance, key, ratios(kernels, gpu, row[2]), us))
     for some in residuals.values():
         report_all(some)
     if update:

@@ -24,7 +24,7 @@ from tools.docs import figures
 from tools.exam import kernelbench, left_out, rows
 from tools.exam.kernelbench import Row
 from tools.fitting import OF_EXAM, Residuals, band_row, update_bands
-from windtunnel import hosts
+from windtunnel import gpus, hosts
 from windtunnel.cost import bands, neighbours
 
 BANDS = dict(
@@ -37,13 +37,26 @@ BANDS = dict(
 def write_bands(found: list[Row], unseen: list[Row]) -> None:
     """Write the bands that only these programs tell of: with the program left out, where constants were set on it."""
     seen = {(row.program, row.outcome.group): row for row in (*found, *unseen)}
-    found = list(seen.values())
     written = []
     for family, kinds in BANDS.items():
-        ratios = np.array([1.0 / row.outcome.ratio for row in found if row.program.family in kinds])
+        some = [row for row in seen.values() if row.program.family in kinds]
         source = f"KernelBench's level 1, odd numbers, nine machines, the program left out: {'; '.join(kinds)}"
-        written.append(band_row(family, Residuals("borrowed", "", ratios), source))
+        for generation, mine in {**by_generation(some), "": some}.items():
+            ratios = np.array([1.0 / row.outcome.ratio for row in mine])
+            written.append(band_row(family, Residuals("borrowed", generation, ratios), source))
     update_bands(tuple(BANDS), written)
+
+
+def by_generation(some: list[Row]) -> dict[str, list[Row]]:
+    """The rows of each generation that has enough of them."""
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in some:
+        found[gpus.find(row.gpu).generation].append(row)
+    return {generation: rows for generation, rows in sorted(found.items()) if len(rows) >= LEAST_ROWS}
+
+
+LEAST_ROWS = 12
+"""Fewer rows of a generation say less of its bands than those of all."""
 
 
 def entry(some: list[Row]) -> dict[str, str | float]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from itertools import pairwise
+from math import log
 from typing import NamedTuple
 
 from windtunnel.cost.files import read
@@ -15,17 +17,36 @@ LEAST = 0.05
 """A step whose kernels' bands are this or wider is not said to be known better, however its errors cancel."""
 
 
-@cache
-def band(family: str, distance: str, gpu: str = "") -> float:
+def band(family: str, distance: str, gpu: str = "", us: float | None = None) -> float:
     """The relative half-width that holds 80 % of the measured over the predicted times; 0.5 where nothing says it.
 
-    `gpu` is the one that the constants were fitted on: its own residuals are taken where there are some.
+    `gpu` is the one that the constants were fitted on, or its generation: its own residuals are taken where there are
+    some. A kernel of `us` microseconds has the width of those that take about as long, where the family has that.
     """
+    known = known_band(family, distance, gpu)
+    if us is None or not known.durations:
+        return min(WIDEST, known.width)
+    for (low, narrow), (high, wide) in pairwise(known.durations):
+        if us < high:
+            return min(WIDEST, narrow + (wide - narrow) * max(0.0, log(max(us, 1e-3) / low)) / log(high / low))
+    return min(WIDEST, known.durations[-1][1])
+
+
+class KnownBand(NamedTuple):
+    """A family's band, and pairs of a duration in microseconds and the band of kernels that take about as long."""
+
+    width: float
+    durations: tuple[tuple[float, float], ...]
+
+
+@cache
+def known_band(family: str, distance: str, gpu: str) -> KnownBand:
+    """The row of the data file: the GPU's where it has one of its own, else that of all."""
     rows = [row for row in read("bands")["band"] if row["family"] == family and row["distance"] == distance]
     for row in sorted(rows, key=lambda row: row.get("gpu") != gpu):
         if row.get("gpu", gpu) == gpu:
-            return min(WIDEST, float(row["width"]))
-    return 0.5
+            return KnownBand(float(row["width"]), tuple(zip(row.get("us", ()), row.get("widths", ()), strict=True)))
+    return KnownBand(0.5, ())
 
 
 class Kernels(NamedTuple):

@@ -45,6 +45,9 @@ _BY_NAME = ("norm", "softmax", "embedding", "index", "scan", "sort", "random", "
 """Classes whose operators are kernels of their own each."""
 _BY_FORM = ("elementwise", "activation", "copy", "fill", "reduction")
 """Classes whose operators are the same kernel with another function in it, at most in another form."""
+PLAIN = " plain "
+"""In the names of kinds that the share of the bandwidth covers, so that a larger one never takes less: those have no
+corrections, but bands of their own."""
 _ON_ANOTHER = ("scan", "sort", "index", "random")
 """Classes whose families are fitted on another GPU of the generation (an H20): corrected on the measured one alone."""
 
@@ -89,16 +92,21 @@ def corrected(priced: Price, problem: Problem, class_name: str) -> Price:
     """A price with the correction of the kernels nearby; as it was where none of its kind was measured."""
     known = measured(problem.gpu.generation)
     found = place(problem, class_name) if known else None
-    near = known.kinds.get(found.kind) if known and found else None
-    if known is None or found is None or near is None:
+    if known is None or found is None:
         return priced
     own = problem.gpu.key in known.gpus
+    distance = "own GPU" if own else "own generation"
+    if PLAIN in found.kind:
+        return priced._replace(band=band("neighbours plain", distance, us=priced.duration_ns / 1000.0))
+    near = known.kinds.get(found.kind)
+    if near is None:
+        return priced
     if not own and class_name in _ON_ANOTHER:
         return priced
     away = nearest(found, near)
     known_part = min(1.0, (REACH / max(REACH, away)) ** 2)
     whole = correction(found.sizes, near)
-    width = widened(away) * band(f"neighbours {class_name}", "own GPU" if own else "own generation")
+    width = widened(away) * band(f"neighbours {class_name}", distance)
     unsure = exp(abs(whole) * (1.0 - known_part)) - 1.0
     return Price(priced.duration_ns * exp(whole * known_part), priced.floor_ns, min(1.0, width + unsure))
 

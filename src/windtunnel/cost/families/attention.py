@@ -274,4 +274,5 @@ def price(problem: Problem) -> Price | None:
     own = gpu.key == row.gpu and row.timings >= ENOUGH and not kernel
     distance = "own GPU" if own else "own generation" if gpu.generation == row.generation else "borrowed"
     floor_ns = max(1000.0 * floor_us, shortest_ns(operator, gpu.generation))
-    return Price(floor_ns + 1000.0 * length, floor_ns, band("attention", distance, row.gpu))
+    total_ns = floor_ns + 1000.0 * length
+    return Price(total_ns, floor_ns, band("attention", distance, row.gpu, total_ns / 1000.0))

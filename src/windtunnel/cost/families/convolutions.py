@@ -173,7 +173,7 @@ def price(problem: Problem) -> Price | None:
         total = max(total, _few_results_ns(of, problem))
     total = max(total, floor) + streams.bias_ns(problem)
     if not direct_convolutions.is_of_networks(problem):
-        return Price(total, floor, band("convolutions, others", "borrowed"))
+        return Price(total, floor, band("convolutions, others", "borrowed", gpu.generation))
     return Price(total, floor, band("convolutions", "own generation" if fitted else "borrowed"))
 
 

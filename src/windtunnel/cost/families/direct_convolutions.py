@@ -135,7 +135,7 @@ def price(problem: Problem) -> Price | None:
         total_ns = floor_ns + max(1e9 * work / rate, memory_ns) + streams.bias_ns(problem)
     distance = "own generation" if gpu.generation in FITTED_ON else "borrowed"
     if not (is_of_networks(problem) and problem.item_bytes == 2):
-        return Price(total_ns, floor_ns, band("direct convolutions, others", "borrowed"))
+        return Price(total_ns, floor_ns, band("direct convolutions, others", "borrowed", gpu.generation))
     return Price(total_ns, floor_ns, band("direct convolutions", distance))
 
 

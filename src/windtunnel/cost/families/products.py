@@ -413,5 +413,5 @@ def price(problem: Problem) -> Price | None:
     return Price(
         1000.0 * (floor_us + length),
         1000.0 * floor_us,
-        band(family, distance, row.gpu),
+        band(family, distance, row.gpu, floor_us + length),
     )

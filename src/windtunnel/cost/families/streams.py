@@ -146,7 +146,8 @@ def price(problem: Problem) -> Price | None:
     distance = generation_share(gpu.generation, gpu.key)[1]
     if operator.name in OWN_BANDS:
         return Price(floor_ns + time_ns, floor_ns, band(operator.name, "borrowed"))
-    return Price(floor_ns + time_ns, floor_ns, band("streams", distance, gpu.key))
+    total_ns = floor_ns + time_ns
+    return Price(total_ns, floor_ns, band("streams", distance, gpu.key, total_ns / 1000.0))
 
 
 def bias_ns(problem: Problem) -> float:
