@@ -270,6 +270,7 @@ SHARES = (
     streams.generation_share,
     streams.class_share,
     streams.elements_per_clock,
+    streams.embedding_gradient,
     direct_convolutions.fitted_share,
     generated.fitted_share,
     curves.share_of,

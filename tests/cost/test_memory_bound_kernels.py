@@ -30,6 +30,33 @@ def passes(cost_model, signature):
     return cost_model.kernel(signature).duration_ns * gpu.memory_bandwidth_bytes_per_s * share / size / 1e9
 
 
+@pytest.mark.parametrize(
+    ("gpu", "indices", "columns", "published_us"),
+    [
+        ("H100-SXM5-80GB", 1024, 4096, 241),
+        ("H100-SXM5-80GB", 4096, 256, 222),  # sorted
+        ("A100-SXM4-40GB", 2560, 8192, 1102),
+    ],
+)
+def test_an_embeddings_gradient_takes_its_zeros_and_its_indices(gpu, indices, columns, published_us):
+    """pytorch/pytorch#137237 and #49913, with BERT's vocabulary."""
+    shapes = (indices, columns), (indices,), (30522, columns)
+    signature = Signature("aten::embedding_dense_backward", shapes, ("float32", "int64", "float32"), 2)
+    taken_us = CostModel(gpus.find(gpu), (12, 4)).kernel(signature).duration_ns / 1000
+    assert taken_us == pytest.approx(published_us, rel=0.1)
+
+
+def test_more_indices_take_longer_until_they_are_sorted():
+    def us(indices, columns=1024):
+        shapes = (indices, columns), (indices,), (50257, columns)
+        signature = Signature("aten::embedding_dense_backward", shapes, ("bfloat16", "int64", "bfloat16"), 2)
+        return A100.kernel(signature).duration_ns / 1000
+
+    assert us(512) < us(1024) < us(3072)
+    assert us(3073) == pytest.approx(us(16384), rel=0.1)
+    assert us(1024, 32 * 4 * 108) > 2 * us(1024, 32 * 108)  # twice as many blocks as are at work
+
+
 @pytest.mark.parametrize(("cost_model", "share"), [(V100, 0.88), (A100, 0.86), (T4, 0.73), (L4, 0.78)])
 def test_additions_reach_what_neusight_timed(cost_model, share):
     signature = Signature("aten::add", ((8192, 8192),) * 3, ("float32",) * 3, 2)

@@ -1,4 +1,4 @@
-"""Scans, sorts, random numbers and gathers against published times, and what their time must do in general."""
+"""Scans, sorts, random numbers, gathers and embeddings: published times, and what their time must do in general."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def scan(cost_model, name, *shape, dtype="float32"):
     return us(cost_model, f"aten::{name}", (shape,), (shape,), (dtype, dtype))
 
 
-@pytest.mark.parametrize("kind", ["scan", "random", "index"])
+@pytest.mark.parametrize("kind", ["scan", "random", "index", "embedding"])
 def test_published_times_are_met_within_a_factor_of_one_and_a_half(kind):
     """Of all rows of a class: the median factor."""
     factors = []

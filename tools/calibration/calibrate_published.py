@@ -1,8 +1,10 @@
-"""Fit transforms, linear algebra, scans, random numbers and gathers on kernels that people published one by one.
+"""Fit transforms, linear algebra, scans, random numbers, gathers and embeddings on kernels that people published one by
+one.
 
 The tables are small (`fft_published.csv`, one card; `solvers_published.csv`, nine; `memory_bound_published.csv`,
-three), so a constant is searched by steps of 3 % that lower the mean of |log(predicted / published)|, and each row is
-predicted without it: transforms with their length left out, scans with their shape, the others with the row itself.
+five), so a constant is searched by steps of 3 % that lower the mean of |log(predicted / published)|, and each row is
+predicted without it: transforms with their length left out, scans with their shape, gradients of embeddings with their
+GPU, the others with the row itself.
 It writes `solvers.toml`, some rows of `streams.toml`, and the bands of all of them.
 """
 
@@ -59,6 +61,8 @@ FFT: dict[str, float] = {"kernel_us": 2.4, "point_us": 0.0005, "single_share": 0
 SCANS = {"sums": "cumsum", "logarithms": "logcumsumexp", "places": "cummin"}
 """A word in the operators of each kind of scan."""
 TURN = {"wait": 2000.0, "wait_step": 60.0, "turn": 600.0, "turn_step": 60.0}
+GRADIENT: dict[str, float] = {"few_us": 10.0, "index_cycles": 100.0, "sorted_us": 100.0}
+"""An embedding's gradient, to begin with."""
 RANDOM = {"uniform": 2.4, "normal": 1.7, "bernoulli": 0.8}
 """Random numbers that one SM makes in a cycle, to begin with."""
 MOST = {"single_share": 1.0, "several_share": 1.0, "share": 1.0, "order": 1.0}
@@ -170,6 +174,7 @@ def memory_bound_kernels() -> dict[str, list[float]]:
     data = files.read("streams")
     data.pop("chain", None)
     data["scan"] = [{"name": name, **TURN} for name in SCANS]
+    data["embedding"] = [dict(GRADIENT)]
     data["generator"] = [{"name": name, "elements_per_clock": rate} for name, rate in RANDOM.items()]
     by_class: dict[str, list[Row]] = defaultdict(list)
     for row in tables.read("memory_bound_published.csv"):
@@ -178,6 +183,10 @@ def memory_bound_kernels() -> dict[str, list[float]]:
     long_rows = [row for row in by_class["scan"] if "x" not in row["inputs"]]
     search(share["scan"], ("share",), long_rows)
     search(share["index"], ("share",), by_class["index"])
+    gathers = [row for row in by_class["embedding"] if row["operator"] == "aten::embedding"]
+    gradients = [row for row in by_class["embedding"] if row not in gathers]
+    search(share["embedding"], ("share",), gathers)
+    search(data["embedding"][0], tuple(GRADIENT), gradients)
 
     def shape(row: Row) -> str:
         return row["inputs"] + row["dtypes"]
@@ -185,6 +194,8 @@ def memory_bound_kernels() -> dict[str, list[float]]:
     found = {
         "scans": left_out(share["scan"], ("share",), long_rows, lambda row: row["gpu"]),
         "index": left_out(share["index"], ("share",), by_class["index"], shape),
+        "embedding": left_out(share["embedding"], ("share",), gathers, shape)
+        + left_out(data["embedding"][0], tuple(GRADIENT), gradients, lambda row: row["gpu"]),
         "random": [],
     }
     for constants in data["scan"]:
@@ -197,7 +208,8 @@ def memory_bound_kernels() -> dict[str, list[float]]:
         search(constants, ("elements_per_clock",), mine)
         found["random"] += left_out(constants, ("elements_per_clock",), mine, shape)
     source = PUBLISHED.format("memory_bound_published.csv")
-    for row in (share["scan"], share["index"], *data["scan"], *data["generator"]):
+    shares = (share["scan"], share["index"], share["embedding"])
+    for row in (*shares, *data["scan"], *data["embedding"], *data["generator"]):
         row |= {"source": source}
     for name, ratios in found.items():
         show(name, ratios)
@@ -216,6 +228,7 @@ def calibrate() -> None:
     residuals |= memory_bound_kernels()
     sources = {"fft": "cross-validated with the length left out, one card"}
     sources["scans"] = "cross-validated with the shape left out"
+    sources["embedding"] = "cross-validated with the shape left out, gradients with the GPU left out"
     found: Tables = []
     for family, ratios in residuals.items():
         one = Residuals("own generation" if family == "fft" else "borrowed", "", np.array(ratios))

@@ -89,8 +89,9 @@ def begin() -> None:
     classes = [("class", {"name": name, "share": share, "source": "assumed"}) for name, share in ASSUMED]
     chain = ("chain", {"name": "scan", "column_us": 0.15, "order": 0.85, "source": "assumed"})
     rate = {"elements_per_clock": 1.0, "source": "assumed"}
+    embedding = ("embedding", {"few_us": 10.0, "index_cycles": 100.0, "sorted_us": 100.0, "source": "assumed"})
     generators = [("generator", {"name": name} | rate) for name in ("uniform", "normal", "bernoulli")]
-    write("streams", HEAD, [*rows, *classes, chain, *generators])
+    write("streams", HEAD, [*rows, *classes, chain, *generators, embedding])
 
 
 def calibrate() -> None:

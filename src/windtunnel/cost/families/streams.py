@@ -42,7 +42,7 @@ L2_SHARE = 0.25
 """Working sets up to this part of the L2 cache are taken to be there since the kernel before wrote them; assumed."""
 L2_BYTES_PER_CLOCK = 31.0
 """What one SM reads from L2 in a cycle: fitted on A100's matrix products (`data/products.toml`)."""
-OWN_BANDS = ("random", "index")
+OWN_BANDS = ("random", "index", "embedding")
 """Classes whose bands are those of their own published times."""
 BLOCKS_PER_SM = 8
 """Rows that one SM has in flight: 2048 threads in blocks of 256 or so."""
@@ -82,6 +82,11 @@ VOLUME_CYCLES = 1.45
 """How many times as many they are in three dimensions: an H200's largest pool, and KernelBench level1/43."""
 SECTOR_BYTES = 32
 """What memory hands out at least (NVIDIA's CUDA C++ Best Practices Guide, "Coalesced access to global memory")."""
+FEW_INDICES = 3072
+"""Up to so many, a block for each 32 columns goes through all indices of an embedding's gradient, which beyond are
+sorted first (aten/src/ATen/native/cuda/Embedding.cu)."""
+COLUMN_BLOCKS = 2
+"""Such blocks, of 1,024 threads, that one SM has at work."""
 NEAREST = {
     "kepler": "pascal",
     "ampere-86": "ada",
@@ -141,7 +146,7 @@ def price(problem: Problem) -> Price | None:
         rate = bandwidth(gpu)
     blocks = max(blocks_ns(problem), likelihoods_ns(problem))
     needed_ns = max(moved_ns(gpu, size, rate, again), made_ns(problem, operator), blocks, arithmetic_ns)
-    time_ns = needed_ns + reordered_ns(problem, operator)
+    time_ns = needed_ns + reordered_ns(problem, operator) + gradients_ns(problem)
     floor_ns = shortest_ns(operator, gpu.generation) * launches(signature, problem.name, operator)
     distance = generation_share(gpu.generation, gpu.key)[1]
     if operator.name in OWN_BANDS:
@@ -200,6 +205,25 @@ def likelihoods_ns(problem: Problem) -> float:
         threads = min(1024, max(32, 1 << round(log2(max(1, x[0] // 16)))))
     outgrown = problem.item_bytes * prod(x) > L2_SHARE * problem.gpu.l2_bytes
     return 1000.0 * LIKELIHOOD_US[outgrown] * ceil(x[0] / threads) / problem.gpu.clock_share
+
+
+def gradients_ns(problem: Problem) -> float:
+    """What the gradient of an embedding takes beside its bytes, most of which are the zeros of rows without one."""
+    if problem.name != "embedding_dense_backward" or len(problem.inputs) < 2:
+        return 0.0
+    of, indices = embedding_gradient(), prod(problem.inputs[1])
+    if indices > FEW_INDICES:
+        return 1000.0 * of["sorted_us"]
+    blocks = ceil((problem.inputs[0][-1] if problem.inputs[0] else 1) / 32)
+    turns = max(1.0, blocks / (COLUMN_BLOCKS * problem.gpu.sm_count))
+    return 1000.0 * (of["few_us"] + turns * indices * of["index_cycles"] / problem.gpu.cycles_per_us)
+
+
+@cache
+def embedding_gradient() -> dict[str, float]:
+    """Microseconds of the sorting and of a launch without it, and a block's cycles for an index."""
+    (row,) = read("streams")["embedding"]
+    return {name: float(row[name]) for name in ("few_us", "index_cycles", "sorted_us")}
 
 
 def windows_ns(problem: Problem, operator: OperatorClass) -> float:
