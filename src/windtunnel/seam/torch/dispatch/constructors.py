@@ -21,11 +21,6 @@ NAMES = (
 )  # fmt: skip
 
 
-def are_replaced() -> bool:
-    """Whether the program has replaced them; `empty` is always among those that are."""
-    return torch.empty is not OWN.empty
-
-
 @contextmanager
 def own() -> Iterator[None]:
     """PyTorch's own inside it."""

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from windtunnel.machine.machine import Cost
 from windtunnel.operators import described
 from windtunnel.seam.torch.dispatch import constructors, fake, otherwise, without_kernel
+from windtunnel.seam.torch.dispatch.constructors import OWN
 from windtunnel.seam.torch.dispatch.described import handler as handler_of_described
 from windtunnel.seam.torch.dispatch.deviations import Deviations
 from windtunnel.seam.torch.dispatch.generators import draw
@@ -158,7 +159,7 @@ class Dispatch(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
     ) -> object:
-        if constructors.are_replaced():
+        if torch.empty is not OWN.empty:  # which is always among the constructors that a program replaces
             with constructors.own():
                 return self.__torch_dispatch__(func, types, args, kwargs)
         work = None if self.work is None or self.work.inside else self.work
