@@ -223,3 +223,30 @@ def test_host_code_rounds_to_bfloat16_once(session: Session) -> None:
     tie, next_one = 1 + 2**-8, 1 + 2**-7
     near = torch.tensor([tie + 2**-40, tie - 2**-40, tie, -tie - 2**-40], dtype=torch.float64)
     assert extension.rounded(near).tolist() == [next_one, 1, 1, -next_one]
+
+
+OWN_HELPERS = r"""
+#include <torch/extension.h>
+#include <c10/cuda/CUDAException.h>
+#include <cuda_runtime.h>
+#if !defined(__DRIVER_TYPES_H__) || !defined(__CUDA_RUNTIME_H__) || !defined(__VECTOR_TYPES_H__)
+#error "helpers such as those of NVIDIA's samples leave out what they take for missing"
+#endif
+std::vector<int64_t> facts() {
+  std::vector<int64_t> found;
+  for (auto asked : {cudaDevAttrComputeMode, cudaDevAttrIntegrated, cudaDevAttrCanMapHostMemory,
+                     cudaDevAttrConcurrentKernels}) {
+    int value = -1;
+    C10_CUDA_CHECK(cudaDeviceGetAttribute(&value, asked, 0));
+    found.push_back(value);
+  }
+  return found;
+}
+"""
+
+
+def test_helpers_of_programs_find_the_runtime_by_its_guards(session: Session) -> None:
+    cpp_extension = importlib.import_module("torch.utils.cpp_extension")
+    declared = "std::vector<int64_t> facts();"
+    extension = cpp_extension.load_inline("helpers", declared, OWN_HELPERS, functions=["facts"])
+    assert extension.facts() == [0, 0, 1, 1]  # the default mode of a card on a bus

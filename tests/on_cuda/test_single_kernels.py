@@ -299,6 +299,38 @@ def test_what_one_lane_has_set_the_others_take_from_it(tmp_path: Path) -> None:
     assert [done.arrays[at]["first"][0] for at in (1, 2, 3)] == [1.0, 1000.0, 1008.0]
 
 
+def test_lanes_with_a_label_are_a_group(session: Session) -> None:
+    code = """#include <cooperative_groups.h>
+extern "C" __global__ void places(const int *x, int *counts, int *place, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x, first = 0;
+  if (i >= n) return;
+  auto same = cooperative_groups::labeled_partition(cooperative_groups::coalesced_threads(), x[i]);
+  if (same.thread_rank() == 0) first = atomicAdd(counts + x[i], same.size());
+  place[i] = same.shfl(first, 0) + same.thread_rank();
+}"""
+    x = torch.randint(5, (1000,), dtype=torch.int32)
+    counts, place = torch.zeros(5, dtype=torch.int32, device="cuda"), torch.zeros_like(x, device="cuda")
+    kernel = torch.cuda._compile_kernel(code, "places")
+    kernel(grid=(8, 1, 1), block=(128, 1, 1), args=[x.cuda(), counts, place, 1000])
+    assert torch.equal(counts.cpu(), x.bincount(minlength=5).int())
+    for label in range(5):
+        assert torch.equal(place.cpu()[x == label].sort().values, torch.arange(int((x == label).sum())).int())
+
+
+def test_a_switch_of_many_cases_is_made_of_branches(session: Session) -> None:
+    # clang would make it a table of addresses; NVIDIA's samples (shfl_scan, reduction) choose their kernels so
+    operations = "+-*^|&+-"
+    cases = "".join(f"case {i}: y[i] = z[{i}] {op} x[i]; atomicAdd(n, {i}); break;" for i, op in enumerate(operations))
+    arguments = "const int *x, const int *z, int *y, int *n"
+    code = f'extern "C" __global__ void chosen({arguments}) {{ int i = threadIdx.x; switch (x[i]) {{ {cases} }} }}'
+    x = torch.tensor([7, 6, 5, 4, 3, 2, 1, 0, 8, -1], dtype=torch.int32, device="cuda")
+    z = torch.arange(10, dtype=torch.int32, device="cuda") * 3
+    y, n = torch.zeros_like(x), torch.zeros(1, dtype=torch.int32, device="cuda")
+    torch.cuda._compile_kernel(code, "chosen")(block=(10, 1, 1), args=[x, z, y, n])
+    assert n.item() == sum(range(8))
+    assert y.tolist() == [eval(f"{3 * i} {op} {i}") for i, op in reversed([*enumerate(operations)])] + [0, 0]
+
+
 def test_memory_has_no_type(session: Session) -> None:
     code = 'extern "C" __global__ void same(float *x, int *bits) { x[0] = 1; bits[0] = 0x40000000; x[1] = x[0]; }'
     kernel = torch.cuda._compile_kernel(code, "same")

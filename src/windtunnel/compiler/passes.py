@@ -21,14 +21,16 @@ STANDARD = "-std=c++20"
 QUIET = ("-w", "-fno-caret-diagnostics", "-ferror-limit=20")
 CUDA = ("-x", "cuda", "-nocudainc", "-nocudalib", "-D__CUDACC__", "-include", "windtunnel/prelude.h")
 LINES = "-gline-tables-only"
-LOOPS = "-fno-finite-loops"
-"""An endless loop stays one: C++ lets the compiler assume that there is none."""
+FLOW = ("-fno-finite-loops", "-fno-jump-tables")
+"""An endless loop stays one, though C++ lets the compiler assume that there is none; a `switch` is made of branches."""
 TYPED = ("-Xclang", "-no-enable-noundef-analysis", "-fstrict-aliasing", "-Xclang", "-new-struct-path-tbaa")
 """What C++ leaves undefined and kernels rely on: a variable that one lane alone has set and the others take from it by
 a shuffle (else every lane is taken for that one). What type each access has is noted for `accesses.py`, which takes the
 notes away before anything is optimized by them: memory may be looked at as another type."""
 UNOPTIMIZED = ("-emit-llvm", "-Xclang", "-disable-llvm-passes")
 FROM_LLVM = ("-x", "ir", "--target=nvptx64-nvidia-cuda", "-S", "-O2", "-ffp-contract=fast")
+HOST = ("--cuda-host-only", "-fPIC", "-O1", "-fwrapv")
+"""NVIDIA's compiler has host code compiled without optimization, in which whole numbers that overflow wrap around."""
 EMIT_PCH = ("-Xclang", "-emit-pch", "-Xclang", "-fno-pch-timestamp")
 """Headers that are installed anew with the same text stay good."""
 USED_BEFORE = ("-Wno-everything", "-Wuninitialized")
@@ -82,7 +84,7 @@ class Settings:
         common = (option for option in self.common if option != "-w")
         hidden = str(INCLUDE), *self.include
         said = self._compiled(source, written, *CUDA, self.target, *common, *USED_BEFORE, *fast, "--cuda-device-only",
-                              "-S", "-O2", LINES, LOOPS, *TYPED, *unset.OPTIONS, *UNOPTIMIZED, *_listing(output),
+                              "-S", "-O2", LINES, *FLOW, *TYPED, *unset.OPTIONS, *UNOPTIMIZED, *_listing(output),
                               *self._precompiled("device"))  # fmt: skip
         module = whole_accesses(written.read_text(encoding="utf-8", errors="surrogateescape"))
         forms = unset.forms(module, hidden)
@@ -122,7 +124,7 @@ class Settings:
             embedded = ptx.with_suffix(".embedded")
             embedded.write_bytes(ptx.read_bytes() + b"\0")
             binary = ("-Xclang", "-fcuda-include-gpubinary", "-Xclang", str(embedded))
-        self._compiled(source, output, *CUDA, self.target, *self.common, "--cuda-host-only", "-fPIC", "-c", "-O1",
+        self._compiled(source, output, *CUDA, self.target, *self.common, *HOST, "-c",
                        *_listing(output), *binary, *self._precompiled("host"), host=True)  # fmt: skip
 
     def plain(self, source: Path, output: Path) -> None:
@@ -132,12 +134,12 @@ class Settings:
     def precompile(self, kind: str, header: Path, output: Path) -> None:
         """A header, precompiled for one of the passes."""
         if kind == "host":
-            self.clang.run(*CUDA, self.target, *self.common, "--cuda-host-only", "-fPIC", "-S", "-O1",
+            self.clang.run(*CUDA, self.target, *self.common, *HOST, "-S",
                            *EMIT_PCH, header, "-o", output)  # fmt: skip
         else:
             fast = FAST_MATH if self.fast_math else ()
             self.clang.run(*CUDA, self.target, *self.common, *fast, "--cuda-device-only", "-S", "-O2", LINES,
-                           LOOPS, *TYPED, *unset.OPTIONS, *EMIT_PCH, header, "-o", output)  # fmt: skip
+                           *FLOW, *TYPED, *unset.OPTIONS, *EMIT_PCH, header, "-o", output)  # fmt: skip
 
     def _precompiled(self, kind: str) -> tuple[str, ...]:
         path = self.precompiled.get(kind)

@@ -75,6 +75,7 @@ template <unsigned int Size, class Parent> WT_M thread_block_tile<Size, Parent> 
   return made;
 }
 template <class Group> WT_M coalesced_group binary_partition(const Group &g, bool p) { unsigned int b = __ballot_sync(g.mask, p); return coalesced_group{p ? b : g.mask & ~b, 0}; }
+template <class Group, class Label> WT_M coalesced_group labeled_partition(const Group &g, Label label) { return coalesced_group{__match_any_sync(g.mask, label), 0}; }
 
 struct grid_group {
   unsigned long long handle;

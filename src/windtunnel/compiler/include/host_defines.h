@@ -1,5 +1,6 @@
 // CUDA C++'s words for where a function runs and where a variable lies, as clang's attributes.
 #pragma once
+#define __HOST_DEFINES_H__
 #ifdef __CUDA__
 #define __host__ __attribute__((host))
 #define __device__ __attribute__((device))

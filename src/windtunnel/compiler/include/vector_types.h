@@ -1,5 +1,6 @@
 // CUDA's vector types (CUDA C++ Programming Guide, "Built-in Vector Types": sizes and alignments).
 #pragma once
+#define __VECTOR_TYPES_H__
 #include "host_defines.h"
 
 struct char1 { signed char x; };

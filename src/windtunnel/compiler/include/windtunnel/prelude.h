@@ -4,6 +4,7 @@
 #define __CUDACC__
 #endif
 #define __NVCC__ 1
+#define __CUDA_RUNTIME_H__ // NVIDIA's guard
 #define CCCL_DISABLE_NVFP8_SUPPORT 1 // of which `cuda_fp8.h` here has a part
 #include <stddef.h>
 #include <float.h> // whose FLT_MAX and INT_MAX sources use without asking for them
