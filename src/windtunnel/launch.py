@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import util
@@ -144,12 +144,11 @@ def run(
         UsageError: the command cannot be started.
     """
     passed_on = [number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
-    group = _Group()
     # A signal whose action is to be ignored would be dropped rather than kept for sigwait, on some systems.
     before = signal.signal(signal.SIGCHLD, lambda *_: None)
     # Blocked before the child exists, so that none is lost; the child begins with the mask that this process had.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*passed_on, signal.SIGCHLD])
-    interrupted = False
+    interrupted, group = False, None
     try:
         try:
             child = subprocess.Popen(
@@ -158,17 +157,21 @@ def run(
                 stdout=stdout,
                 stderr=stderr,
                 close_fds=False,  # `prog.py <(...)` and `5< file` belong to the program; ours are not inheritable
-                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask),
+                preexec_fn=_begins(passed_on, mask),
             )
         except OSError as error:
             raise UsageError(f"{command[0]} cannot be started: {error.strerror}") from error
+        # After the child: a signal of before went to a group in which there was none. One that came just now it may get
+        # twice, before it has anything of its own to end.
+        group = _Group(passed_on, mask)
         while (code := child.poll()) is None:
             number = signal.sigwait([*passed_on, signal.SIGCHLD])
             interrupted = interrupted or number == signal.SIGINT
             if number != signal.SIGCHLD and not group.got_it():
                 child.send_signal(number)
     finally:
-        group.leave()
+        if group is not None:
+            group.leave()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGCHLD, before)
     return Ended(code if code >= 0 else 128 - code, interrupted and code != 0)
@@ -210,20 +213,35 @@ def _above_standard(end: int) -> int:
     return moved
 
 
+def _begins(numbers: Sequence[int], mask: Iterable[int]) -> Callable[[], None]:
+    """What a new process does before its command: signals that came meanwhile end it.
+
+    This process's handlers would take them, and are gone with the command's first instruction.
+    """
+
+    def begin() -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    return begin
+
+
 class _Group:
     """Tells whether a signal went to the whole process group: then it has ended a shell that waits there for nothing.
 
     The shell ends with this process, however that ends: its input does. Where there is none, no signal is the group's.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: Sequence[int], mask: Iterable[int]) -> None:
+        self._begins = _begins(numbers, {*mask} - {*numbers})
         self._shell = self._begin()
 
     def _begin(self) -> subprocess.Popen[bytes] | None:
         with open(os.devnull, "r+b") as null, suppress(OSError):
             return subprocess.Popen(
                 ["/bin/sh", "-c", "read line"], stdin=subprocess.PIPE, stdout=null, stderr=null, cwd=os.sep, env={},
-                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED),
+                preexec_fn=self._begins,
             )  # fmt: skip
         return None
 

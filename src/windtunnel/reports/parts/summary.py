@@ -498,7 +498,7 @@ def _too_little(devices: list[DeviceTotals], processes: int) -> tuple[str, str, 
     """What is said of runs in which devices had nothing to compute, or too little to judge their time by."""
     if not any(device.kernels or device.copies or device.collectives for device in devices):
         return (
-            "memory was taken and nothing computed",
+            "only memory was taken",
             "no kernel and no copy was recorded",
             "run steps that compute if their time is wanted; the memory is judged as it is",
         )
