@@ -338,14 +338,18 @@ def test_an_item_is_set_without_a_call(session: Session) -> None:
     assert [name for name in map(name_of, parent.children) if name == "aten::select"] == ["aten::select"] * 8
 
 
+def assert_given_back_once(prof: profile) -> None:
+    assert row(prof, "gives back").device_memory_usage == -4096
+    (memory,) = [node for node in named(tree(prof), "gives back").children if node.name == "[memory]"]
+    assert (memory.extra_fields.alloc_size, memory.extra_fields.total_allocated) == (-4096, 0)
+
+
 def test_memory_of_before_the_window_that_is_given_back(session: Session, tmp_path: Path) -> None:
     gc.collect()  # what other tests left is not given back in the window
     before = torch.ones(1000, device="cuda")
     with profile(activities=BOTH, profile_memory=True) as prof, record_function("gives back"):
         del before
-    assert row(prof, "gives back").device_memory_usage == -4096
-    (memory,) = [node for node in named(tree(prof), "gives back").children if node.name == "[memory]"]
-    assert (memory.extra_fields.alloc_size, memory.extra_fields.total_allocated) == (-4096, 0)
+    assert_given_back_once(prof)
     (event,) = [event for event in exported(prof, tmp_path / "trace.json") if event["name"] == "[memory]"]
     assert (event["args"]["Bytes"], event["args"]["Total Allocated"]) == (-4096, 0)
 
@@ -357,9 +361,7 @@ def test_memory_of_an_earlier_window_is_given_back_once(session: Session) -> Non
         before = torch.ones(1000, device="cuda")
     with profile(activities=BOTH, profile_memory=True) as prof, record_function("gives back"):
         del before
-    assert row(prof, "gives back").device_memory_usage == -4096
-    (memory,) = [node for node in named(tree(prof), "gives back").children if node.name == "[memory]"]
-    assert (memory.extra_fields.alloc_size, memory.extra_fields.total_allocated) == (-4096, 0)
+    assert_given_back_once(prof)
 
 
 def test_threads_of_the_program_are_in_the_tree(session: Session) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tools import fitting
+from tools.calibration.calibrate_streams import GRADIENT
 from tools.calibration.calibrate_streams import HEAD as STREAMS_HEAD
 from tools.corpus import tables
 from tools.fitting import (
@@ -61,8 +62,6 @@ FFT: dict[str, float] = {"kernel_us": 2.4, "point_us": 0.0005, "single_share": 0
 SCANS = {"sums": "cumsum", "logarithms": "logcumsumexp", "places": "cummin"}
 """A word in the operators of each kind of scan."""
 TURN = {"wait": 2000.0, "wait_step": 60.0, "turn": 600.0, "turn_step": 60.0}
-GRADIENT: dict[str, float] = {"few_us": 10.0, "index_cycles": 100.0, "sorted_us": 100.0}
-"""An embedding's gradient, to begin with."""
 RANDOM = {"uniform": 2.4, "normal": 1.7, "bernoulli": 0.8}
 """Random numbers that one SM makes in a cycle, to begin with."""
 MOST = {"single_share": 1.0, "several_share": 1.0, "share": 1.0, "order": 1.0}

@@ -26,6 +26,8 @@ BEGIN = 0.85
 """The share that the search for a GPU's begins with."""
 ASSUMED = (("scan", 0.6), ("index", 0.6), ("embedding", 0.6), ("random", 0.75))
 """Shares of classes that no table here has: `calibrate_published` and `calibrate_images` fit most of them."""
+GRADIENT: dict[str, float] = {"few_us": 10.0, "index_cycles": 100.0, "sorted_us": 100.0}
+"""An embedding's gradient, to begin with."""
 HEAD = "Kernels that memory bounds: the shares of cost/families/streams.py."
 
 
@@ -89,7 +91,7 @@ def begin() -> None:
     classes = [("class", {"name": name, "share": share, "source": "assumed"}) for name, share in ASSUMED]
     chain = ("chain", {"name": "scan", "column_us": 0.15, "order": 0.85, "source": "assumed"})
     rate = {"elements_per_clock": 1.0, "source": "assumed"}
-    embedding = ("embedding", {"few_us": 10.0, "index_cycles": 100.0, "sorted_us": 100.0, "source": "assumed"})
+    embedding = ("embedding", GRADIENT | {"source": "assumed"})
     generators = [("generator", {"name": name} | rate) for name in ("uniform", "normal", "bernoulli")]
     write("streams", HEAD, [*rows, *classes, chain, *generators, embedding])
 

@@ -33,13 +33,18 @@ TESTED = {
 
 def signature_of(function: object) -> Signature | None:
     """The signature of a function or method; None of what is none, or is written in C and does not say."""
-    inner = function.__func__ if isinstance(function, WRAPPERS) else function
+    inner = _inner(function)
     if not isinstance(inner, FunctionType | MethodType):
         return None
     try:
         return inspect.signature(inner)
     except ValueError:  # it wraps a function written in C
         return None
+
+
+def _inner(function: object) -> object:
+    """What a static or a class method wraps; else the function itself."""
+    return function.__func__ if isinstance(function, WRAPPERS) else function
 
 
 def takes_all(ours: Signature, stock: Signature) -> bool:
@@ -82,18 +87,19 @@ def fitted(ours: object, stock: object) -> object:
     """`ours`, or where `stock` can be called as it cannot, a function that refuses such calls and makes the others."""
     if {type(ours), type(stock)} & set(WRAPPERS) and type(ours) is not type(stock):
         return ours  # one gets its class, and the other does not
+    if _is_ours(stock) or not all(isinstance(_inner(one), FunctionType | MethodType) for one in (ours, stock)):
+        return ours
     forms = _form(ours), _form(stock)
     if forms in _FITTING:
         return ours
-    wanted = None if _is_ours(stock) else signature_of(stock)
-    known = None if wanted is None else signature_of(ours)
+    known, wanted = signature_of(ours), signature_of(stock)
     if known is None or wanted is None:
         return ours
     if takes_all(known, wanted):
         if None not in forms:
             _FITTING.add(forms)
         return ours
-    inner, original = (one.__func__ if isinstance(one, WRAPPERS) else one for one in (ours, stock))
+    inner, original = _inner(ours), _inner(stock)
     guarded = _guarded(inner, known, original, wanted)  # type: ignore[arg-type]
     return type(ours)(guarded) if isinstance(ours, WRAPPERS) else guarded
 
@@ -104,7 +110,7 @@ _FITTING: set[tuple[object, object]] = set()
 
 def _form(function: object) -> tuple[object, ...] | None:
     """What decides how a function can be called; None of all that is not Python's code, or says its own signature."""
-    inner = function.__func__ if isinstance(function, WRAPPERS) else function
+    inner = _inner(function)
     while isinstance(inner, FunctionType) and "__signature__" not in vars(inner):
         if "__wrapped__" not in vars(inner):
             return inner.__code__, len(inner.__defaults__ or ()), frozenset(inner.__kwdefaults__ or ())
