@@ -89,6 +89,13 @@ def test_the_inner_of_two_runs_wins(windtunnel) -> None:
     assert windtunnel("run", "-q", "--gpus", "2", "--no-python", *inner).stdout == '{"gpus": "3"} 1\n'
 
 
+@pytest.mark.long
+def test_lines_of_ranks_do_not_mix(windtunnel, tmp_path: Path) -> None:
+    (tmp_path / "lines.py").write_text("for _ in range(2000):\n    print('one', 'line')\n")
+    done = windtunnel("run", "--gpus", "2", "--nproc-per-node", "2", "lines.py")
+    assert (set(done.stdout.splitlines()), done.stdout.count("\n")) == ({"one line"}, 4000), done.stderr
+
+
 def wait_for(path: Path) -> None:
     deadline = time.monotonic() + 30
     while not path.exists():

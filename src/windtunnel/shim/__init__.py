@@ -12,6 +12,7 @@ import os
 import sys
 from functools import partial
 from importlib.util import find_spec
+from io import TextIOWrapper
 from types import TracebackType
 
 from windtunnel import exits
@@ -40,7 +41,9 @@ def begin() -> None:
         from windtunnel import forkserver
 
         forkserver.serve(address)
-    _end_with_the_agent()
+    if AGENT in os.environ:
+        _end_with_the_agent()
+        _write_whole_lines()
     HERE.begin()
     exits.at_last(_note_uncaught)
     if MEASURE in os.environ:
@@ -59,7 +62,7 @@ def _end_with_the_agent() -> None:
 
     What a rank starts has the same variables, and its parent as well.
     """
-    if AGENT not in os.environ or sys.platform != "linux":
+    if sys.platform != "linux":
         return
     parent = os.getppid()
     try:
@@ -75,6 +78,13 @@ def _end_with_the_agent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _write_whole_lines() -> None:
+    """Let the lines of ranks not mix: the agent starts them unbuffered, where `print` writes a line in pieces."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def import_torch() -> None:
