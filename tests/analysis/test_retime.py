@@ -158,11 +158,11 @@ def meeting(spec: str, late_ns: int) -> Trace:
     for _ in range(4):
         submit(machine, Kernel("mm", signature=PRODUCT))
     machine.meet(host, stream, message, machine.ready_ns(host, stream, message.name) + late_ns, launch)
-    machine.collective(host, stream, message.name, 8 * MIB, 2, detail=message.detail[1:])
+    machine.collective(host, stream, message, 8 * MIB)
     event = machine.event(host)
     machine.record(host, event, stream, charged=False)
     machine.meet(host, stream, total, machine.ready_ns(host, stream, total.name) + late_ns, 1)
-    machine.collective(host, stream, total.name, 8 * MIB, 2, detail=total.detail[1:])
+    machine.collective(host, stream, total, 8 * MIB)
     machine.synchronize_event(host, event)
     machine.meet(
         host, None, Signature("c10d::barrier", detail=(("ranks", 2), ("group", "1"))), host.now_ns + late_ns, 1
@@ -286,9 +286,9 @@ def of_two_nodes(network: str | None = None) -> Trace:
     trace = Trace()
     machine = build_machine(gpus.parse("A100"), (12, 8), trace, Settings(), network=chosen)
     stream = machine.devices[0].default_stream
-    detail = (("group", "0"), *networks.Spread(16, 2).detail())
+    call = Signature("c10d::allreduce_", detail=(("ranks", 16), ("group", "0"), *networks.Spread(16, 2).detail()))
     for step in range(4):
-        machine.collective(machine.host, stream, "c10d::allreduce_", 64 * MIB, 16, detail=detail)
+        machine.collective(machine.host, stream, call, 64 * MIB)
         machine.mark(machine.host, Kind.STEP, "step", step)
     trace.facts.update(gpus=[gpus.describe(gpus.find(key))], devices=[], source="modelled", nodes=2, world_size=16)
     trace.facts["network"] = chosen.describe()

@@ -16,8 +16,8 @@ def told(*calls):
     """The notes of rank 0 after all-reduces of two ranks: (its time, the other's, the other's host's), in ms."""
     skew, notes = Skew(), []
     for mine, other, host in calls:
-        times = [(round(mine * 1e6), 0), (round(other * 1e6), round(host * 1e6))]
-        skew.met(7, "all_reduce", (0, 1), times[0][0], times)
+        ready_ns = [round(mine * 1e6), round(other * 1e6)]
+        skew.met(7, "all_reduce", ready_ns[0], ready_ns, [0, round(host * 1e6)], (0, 1))
     skew.tell(0, lambda code, site, **detail: notes.append(Note(code, LINE, tuple(detail.items()))))
     return notes
 

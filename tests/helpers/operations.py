@@ -141,7 +141,8 @@ class Submission:
             case Collective():
                 stream = self._stream(operation.device, operation.stream)
                 site = self._site(operation.site)
-                machine.collective(host, stream, operation.name, operation.size_bytes, operation.ranks, site)
+                call = Signature(operation.name, detail=(("ranks", operation.ranks),))
+                machine.collective(host, stream, call, operation.size_bytes, site)
                 self._order(host, stream, operation.reads, operation.writes, site)
             case EventRecord(event, stream_index, device, site):
                 machine.record(host, self._event(event), self._stream(device, stream_index), self._site(site))

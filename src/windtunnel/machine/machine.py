@@ -248,22 +248,20 @@ class Machine:
         self,
         host: HostThread,
         stream: Stream,
-        name: str,
+        call: Signature,
         size_bytes: int,
-        ranks: int,
         site: int = 0,
         launched: bool = False,
-        detail: tuple[tuple[str, str | int], ...] = (),
     ) -> int:
         """Queue one rank's part of a collective, or a message, and return when it ends.
 
-        It may be `launched` already, as part of an earlier kernel.
+        The ranks are those of `call.detail`. It may be `launched` already, as part of an earlier kernel.
         """
         device = self.devices[stream.device]
-        issued = host.now_ns = host.now_ns + (0 if launched else device.cost.dispatch_ns(name))
-        number = self.trace.signatures.number(Signature(name, detail=(("ranks", ranks), *detail)))
-        spread = Spread.of_detail((("ranks", ranks), *detail))
-        duration = device.cost.collective_ns(name, size_bytes, ranks, spread)
+        issued = host.now_ns = host.now_ns + (0 if launched else device.cost.dispatch_ns(call.name))
+        number = self.trace.signatures.number(call)
+        spread = Spread.of_detail(call.detail)
+        duration = device.cost.collective_ns(call.name, size_bytes, spread.ranks, spread)
         if stream.capture is not None:
             return stream.capture.add(stream, Kind.COLLECTIVE, number, site, duration, size_bytes)
         self._wait_implicitly(host, device, stream)

@@ -10,7 +10,7 @@ import difflib
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -76,7 +76,8 @@ class Spread(NamedTuple):
     sharing: int = 1
 
     @classmethod
-    def of_detail(cls, detail: Iterable[tuple[str, str | int]]) -> Spread:
+    @cache
+    def of_detail(cls, detail: tuple[tuple[str, str | int], ...]) -> Spread:
         """Of a collective's or a message's `Signature.detail`."""
         found = dict(detail)
         return cls(*(int(found.get(name, 1)) for name in cls._fields))

@@ -190,9 +190,10 @@ class WorkRecorder:
         """Queue one collective: it starts on all its devices when the last of them is ready."""
         host, site = self.host(), self._site()
         streams = [self._stream(index) for index in devices]
+        call = Signature(name, detail=(("ranks", len(streams)),))
         self.machine.align(host, streams)
         for stream in streams:
-            self.machine.collective(host, stream, name, size_bytes, len(streams), site)
+            self.machine.collective(host, stream, call, size_bytes, site)
 
     def not_modelled(self, what: str, **facts: str | int) -> None:
         """Say, once for each such work, that its time is not known; `what` is a kind of the check of that name."""

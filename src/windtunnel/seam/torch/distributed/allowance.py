@@ -42,6 +42,7 @@ class Allowance:
 
     def called(self, end_ns: int) -> None:
         """A call was made that is done at `end_ns`: it owns what no call before it does."""
-        mine = self._added - sum((more for _, more in self._owned), NOTHING)
-        if mine > NOTHING:
-            self._owned.append((end_ns, mine))
+        if self._added:
+            mine = self._added - sum((more for _, more in self._owned), NOTHING)
+            if mine > NOTHING:
+                self._owned.append((end_ns, mine))

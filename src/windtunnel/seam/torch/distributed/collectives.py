@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 import torch
@@ -16,9 +17,11 @@ from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.distributed import known_values, played
 from windtunnel.seam.torch.distributed.described import Described
 from windtunnel.seam.torch.distributed.groups import Group, Groups, Queued
-from windtunnel.seam.torch.distributed.nodata import answer, lacks_values, with_values
+from windtunnel.seam.torch.distributed.nodata import answer, with_values
 from windtunnel.seam.torch.distributed.under_way import UnderWay
 from windtunnel.seam.torch.distributed.values import (
+    COMPOSED,
+    CONVERTED,
     REDUCING,
     Reduces,
     carried,
@@ -34,7 +37,7 @@ from windtunnel.seam.torch.distributed.work import CALLS
 from windtunnel.seam.torch.plans.arguments import Result, tensors_in
 from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.state.module_paths import BUCKET
-from windtunnel.seam.torch.tags import CPU, FLOATING, VERSION, tag_of
+from windtunnel.seam.torch.tags import CPU, FLOATING, VERSION, is_physically_meta, tag_of
 
 Tensor = torch.Tensor
 
@@ -65,6 +68,7 @@ COLLECTIVES = {
     "c10d::barrier": Collective(0, 0),
 }
 
+TYPE = attrgetter("dtype")
 FLAT = frozenset({"c10d::_allgather_base_", "c10d::_reduce_scatter_base_"})
 """Collectives of which NCCL compares the number of elements, gloo the shapes as well."""
 
@@ -84,23 +88,24 @@ def run(dispatch: Dispatch, call: Call) -> Result:
     if group is None:
         return dispatch.compute(call.but(device=CPU))
     group = place(dispatch, group, call)
-    func, args, device = call.plan.func, call.args, call.device
-    if name == "c10d::barrier" and device >= 0 and group.nccl and VERSION < GUESSED_UNTIL:
+    func, args, device, barrier = call.plan.func, call.args, call.device, name == "c10d::barrier"
+    if barrier and device >= 0 and group.nccl and VERSION < GUESSED_UNTIL:
         device = call.device = next(iter(named["device_ids"]), _unnamed(dispatch, group))
-    asynchronous, barrier = bool(named.get("async_op", True)), name == "c10d::barrier"
-    reads, writes = tensors_in((args[shape.reads],)), tensors_in((args[shape.writes],))
-    size = _size(name, group, reads, writes)
+    reads = tensors_in((args[shape.reads],))
+    writes = reads if shape.writes == shape.reads else tensors_in((args[shape.writes],))
+    size, valueless = _size(name, group, reads, writes), any(map(is_physically_meta, (*reads, *writes)))
+    reduces, seen = CALLS.reduces, [] if writes is reads else writes
+    reduction = reduces.name if name in REDUCING else ""
     if group.nccl:
-        check(name, reads, writes, group.size, CALLS.reduces.name)
-    reduction = CALLS.reduces.name if name in REDUCING else ""
-    seen = [] if shape.reads == shape.writes else writes
+        check(name, reads, writes, group.size, reduction)
     described = groups.descriptions.collective(name, reads, seen, group.place, reduction, named)
+    asynchronous, timeout = bool(named.get("async_op", True)), group.timeout(dispatch.local.host.now_ns)
     stream = stream_of(dispatch, group, device, asynchronous)
-    timeout = group.timeout(dispatch.local.host.now_ns)
-    reduces = _reduces(dispatch)
+    if dispatch.recorder is not None:
+        dispatch.recorder.again = partial(_replayed, dispatch, reduces)
 
     def values() -> object:
-        if lacks_values(args):
+        if valueless:
             known_values.carry(dispatch.state, group, known_values.Moved(name, named, reduction, reads, writes))
             return answer(func, args[shape.writes])
         with with_values(dispatch.local):
@@ -108,7 +113,7 @@ def run(dispatch: Dispatch, call: Call) -> Result:
 
     def put(stream: Stream, site: int) -> int:
         began_ns = _put(dispatch, group, stream, described, (name, 0 if barrier else size), (reads, writes), site)
-        if group.settings.check_nan and not barrier and not lacks_values(args):
+        if group.settings.check_nan and not barrier and not valueless:
             _check_nan(dispatch, group, stream, (name, int(named.get("root_rank", -1))), reads)
         return began_ns
 
@@ -125,9 +130,8 @@ def run(dispatch: Dispatch, call: Call) -> Result:
         return answer(func, args[shape.writes])
     with meeting(dispatch, group, described, stream, (name, device, size)) as site:
         out = values()
-    if device >= 0 and not lacks_values(args):
-        for tensor in writes:  # gloo gives sparse ones new parts
-            dispatch.tag_parts(tensor, device)
+    for tensor in writes if device >= 0 and not valueless else ():  # gloo gives sparse ones new parts
+        dispatch.tag_parts(tensor, device)
     if stream is None:
         CALLS.queued = Queued(None) if CALLS.depth else CALLS.queued
         return out
@@ -181,7 +185,7 @@ def set_off(
     groups: Groups = dispatch.state.groups
     (call, stream, name), (values, put) = what, how
     host, site = dispatch.local.host, dispatch.state.site()
-    made_ns, ready_ns = host.now_ns, groups.ready_ns(stream, name)
+    made_ns, ready_ns = host.now_ns, dispatch.machine.ready_ns(host, stream, name)
     entry = groups.watch.called(group.channel, call.operation, site)
 
     def carry() -> int:
@@ -238,8 +242,9 @@ def meeting(
     name, device, size = what
     host, site = state.local.host, state.site()
     if stream is not None:
-        with groups.meeting(group, call, groups.ready_ns(stream, name), site) as start_ns:
-            groups.introduce(group, stream.device)
+        with groups.meeting(group, call, state.machine.ready_ns(host, stream, name), site) as start_ns:
+            if not group.met:
+                groups.introduce(group, stream.device)
             transferring(dispatch, name)
             yield site
         _met(dispatch, group, stream, name, start_ns, site)
@@ -329,23 +334,25 @@ def _values(dispatch: Dispatch, group: Group, call: Call, reduces: Reduces) -> o
     """Run it on gloo to its end; an average comes here as a sum, to be divided, a premultiplied sum as a plain one."""
     name, func, args = call.plan.name, call.plan.func, call.args
     shape = COLLECTIVES[name]
+    types = set(map(TYPE, tensors_in(args)))
     if group.nccl:
-        args = each(args, carried)
+        if types & CONVERTED:
+            args = each(args, carried)
         if name in FLAT:
             args = (*(tensor.view(-1) for tensor in args[:2]), *args[2:])
     if reduces.factor is not None:
         with torch._C._DisableTorchDispatch():
             args = multiplied(args, shape.reads, shape.writes, reduces.factor)
-    call = call.but(args=args)
-    named = call.named()
     if group.alone:  # the backend's own Work has no result, which the reducer of DDP asks for
-        dispatch.compute(call)
+        dispatch.compute(call.but(args=args))
         return answer(func, args[shape.writes])
+    if group.is_partial or name in COMPOSED:
+        named = call.but(args=args).named()
     if group.is_partial:
         voices = played.voices(dispatch.state.groups, group, name)
         played.write(voices, name, named, Reduces(reduces.operation).name)
         out = answer(func, args[shape.writes])
-    elif group.nccl and is_composed(name, named):
+    elif group.nccl and name in COMPOSED and is_composed(name, named):
         with torch._C._DisableTorchDispatch():
             out = composed(name, group.carrier, group.rank, reduces.operation, named)
     else:
@@ -353,7 +360,7 @@ def _values(dispatch: Dispatch, group: Group, call: Call, reduces: Reduces) -> o
         made = dispatch.compute(call.but(args=lent))
         dist.Work.unbox(made[-1] if isinstance(made, (tuple, list)) else made).wait()
         out = answer(func, args[shape.writes])
-    if name in REDUCING:
+    if name in REDUCING and torch.bool in types:
         with torch._C._DisableTorchDispatch():
             each(args[shape.writes], truth)
     if reduces.mean:
@@ -361,13 +368,6 @@ def _values(dispatch: Dispatch, group: Group, call: Call, reduces: Reduces) -> o
             for tensor in tensors_in((args[shape.writes],)):
                 divided(tensor.detach(), group.size)
     return out
-
-
-def _reduces(dispatch: Dispatch) -> Reduces:
-    """How this call reduces; a graph that is captured is told how its replays do so."""
-    if dispatch.recorder is not None:
-        dispatch.recorder.again = partial(_replayed, dispatch, CALLS.reduces)
-    return CALLS.reduces
 
 
 def _replayed(dispatch: Dispatch, reduces: Reduces, call: Call) -> object:
@@ -388,8 +388,7 @@ def submit(
     """Queue this rank's part of an operator with so many bytes; `stream` is ready when every rank is."""
     state = dispatch.state
     state.groups.clear_shelf()
-    call = group.collective(what[0])
-    state.machine.collective(state.local.host, stream, *what, group.size, site, detail=call.detail[1:])
+    state.machine.collective(state.local.host, stream, group.collective(what[0]), what[1], site)
     if state.machine.concurrent:
         state.order.touched(*touched, stream, site)
     else:

@@ -67,6 +67,8 @@ class Communicator:
 
         A message that NCCL's buffer takes holds up no other message.
         """
+        if not self.in_flight:
+            return
         left = Counter(one.sent_to for one in self.in_flight)
         for one in [*self.in_flight]:
             if one.batch == batch and batch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import torch
@@ -31,9 +32,12 @@ BY_PAIR = frozenset({"all_gather", "reduce_scatter", "gather", "scatter", "all_t
 """Collectives of which each pair of ranks has a size of its own."""
 
 MASK = (1 << 62) - 1
+"""The bits that ranks compare of a number."""
 ODD = 0x9E3779B97F4A7C15
 
 
+FORM = attrgetter("dtype", "shape")
+EVEN: tuple[tuple[int, ...], tuple[int, ...]] = (), ()
 Place = tuple[int, int, tuple[int, ...]]
 """A rank's number in its group, the group's size, and the numbers of those of its members that are played."""
 
@@ -65,12 +69,8 @@ class Descriptions:
     ) -> Described:
         """A collective by its operator's name; by a rank at its `place`."""
         root = -1 if named is None else named.get("root_rank", -1)
-        splits = _splits(named or {})
-        key = (
-            name, reduction, root, splits, place,
-            *[(tensor.dtype, tensor.shape) for tensor in reads], None,
-            *[(tensor.dtype, tensor.shape) for tensor in writes],
-        )  # fmt: skip
+        splits = _splits(named) if named is not None and "output_split_sizes" in named else EVEN
+        key = name, reduction, root, splits, place, *map(FORM, reads), None, *map(FORM, writes)
         found = self._known.get(key)
         if found is None:
             assert isinstance(root, int)
@@ -190,8 +190,3 @@ def _marked(operation: Operation, place: Place) -> Described:
 def _weight(sender: int, receiver: int) -> int:
     """A number for a pair of ranks, by which its size is multiplied so that no other pair's makes up for it."""
     return ((sender * 1_000_003 + receiver + 1) * ODD & MASK) | 1
-
-
-def summed(rows: Sequence[Sequence[int]], column: int) -> int:
-    """The sum of a column over the rows of all ranks, in as many bits as ranks compare."""
-    return sum(row[column] for row in rows) & MASK

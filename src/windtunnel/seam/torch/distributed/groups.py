@@ -8,7 +8,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from windtunnel.seam.torch.distributed import played
 from windtunnel.seam.torch.distributed.allowance import Allowance
 from windtunnel.seam.torch.distributed.communicators import ALL, Communicator, InFlight, Joins, Party
 from windtunnel.seam.torch.distributed.completions import Completion, Completions, Numbers
-from windtunnel.seam.torch.distributed.described import Described, Descriptions, Place, summed
+from windtunnel.seam.torch.distributed.described import MASK, Described, Descriptions, Place
 from windtunnel.seam.torch.distributed.lending import Lender, Lending
 from windtunnel.seam.torch.distributed.nccl import NCCL_VERSION
 from windtunnel.seam.torch.distributed.nccl_settings import DEFAULTS, Settings
@@ -112,15 +112,13 @@ class Group:
         self.pairs: dict[int, Communicator] = {}
         self.eager = False
         self.met = False
+        self.single = len(self.place[2]) == 1 or alone  # there is nobody to meet
+        self.allowance: Allowance | None = getattr(carrier.inner, "_wt_allowance", None)  # None for other backends
+        self._calls: dict[str, Signature] = {}
         self.numbers = Numbers()
         self.meetings = 0
         self.completions: Completions | None = None
         self._slates: list[Slate] = []  # those that no thread is using
-
-    @property
-    def single(self) -> bool:
-        """Whether there is nobody to meet."""
-        return len(self.present) == 1 or self.alone
 
     def wire(self, place: int) -> int:
         """The number that gloo has for a member of the group."""
@@ -202,7 +200,11 @@ class Group:
 
     def collective(self, name: str) -> Signature:
         """A collective of its ranks, as rows name it."""
-        return Signature(name, detail=(("ranks", self.size), ("group", self.name), *self.spread.detail()))
+        call = self._calls.get(name)
+        if call is None:
+            call = Signature(name, detail=(("ranks", self.size), ("group", self.name), *self.spread.detail()))
+            self._calls[name] = call
+        return call
 
     def message(self, name: str, peer: int, tag: int) -> Signature:
         """A message to or from `peer`, a rank of the group (-1 for any), as rows name it: by the job's ranks."""
@@ -210,21 +212,15 @@ class Group:
         spread = spread_of(sorted({self.ranks[self.rank], max(other, self.ranks[0])})).detail()
         return Signature(name, detail=(("ranks", 2), ("group", self.name), ("peer", other), ("tag", tag), *spread))
 
-    @property
-    def allowance(self) -> Allowance | None:
-        """What NCCL lets calls of it take; None for a group of another backend."""
-        found: Allowance | None = getattr(self.lender.inner, "_wt_allowance", None)
-        return found
-
     def timeout(self, now_ns: int) -> timedelta | None:
         """How long NCCL lets a call take that is made now; None for a group of another backend."""
-        allowance = self.allowance
-        return None if allowance is None else allowance.timeout(now_ns)
+        return None if self.allowance is None else self.allowance.timeout(now_ns)
 
     def limit_ms(self, now_ns: int) -> int:
         """The same in milliseconds, 0 where nothing comes of it when it takes longer."""
-        timeout = self.timeout(now_ns)
-        return 0 if timeout is None or not self.settings.times_out else int(timeout / MILLISECOND)
+        if self.allowance is None or not self.settings.times_out:
+            return 0
+        return int(self.allowance.timeout(now_ns) / MILLISECOND)
 
     def called(self, name: str, began_ns: int, end_ns: int) -> None:
         """A collective was queued that the device works on from `began_ns` to `end_ns`."""
@@ -454,7 +450,7 @@ class Groups:
     def stream(self, communicator: Communicator, device: int, asynchronous: bool) -> Stream:
         """Where an operation runs: on its communicator's stream after the current one, or on the current stream."""
         state = self.state
-        current = self.current(device)
+        current = state.order.current(device, state.local.streams[device])
         if not asynchronous:
             return current
         own = communicator.streams.get(device)
@@ -462,10 +458,6 @@ class Groups:
             own = communicator.streams[device] = state.new_stream(device, 0)
         state.machine.barrier(state.local.host, current, own)
         return own
-
-    def ready_ns(self, stream: Stream, name: str) -> int:
-        """When this rank is ready for a collective on a stream."""
-        return self.state.machine.ready_ns(self.state.local.host, stream, name)
 
     @contextmanager
     def meeting(
@@ -487,33 +479,27 @@ class Groups:
         if made is None and group.last is not None:
             group.last.arrive()
         try:
-            with self.watch.turn(group.lock), self._written_down(group, call, site, made) as now_ns:
+            with self.watch.turn(group.lock), ExitStack() as stack:
+                if made is None:
+                    stack.enter_context(self.watch.inside(group.channel, call.operation, site))
+                now_ns = self.state.local.host.now_ns if made is None else made[1]
                 rows = group.meet((ready_ns, *call[1:], now_ns, group.limit_ms(now_ns)))
-                first = rows[0][1]
-                if any(row[1] != first for row in rows) or summed(rows, 2) != summed(rows, 3):
+                ready, marks, sent, received, hosts, limits_ms = zip(*rows, strict=True)
+                if len({*marks}) > 1 or sum(sent) & MASK != sum(received) & MASK:
                     raise self.watch.differing(group.name, call.operation, site)
-                times = [(row[0], row[4]) for row in rows]
-                self._in_time(group, call, times, [row[5] for row in rows])
-                self.skew.met(site, call.operation.name, group.met_ranks, ready_ns, times)
-                yield max(times)[0]
+                self._in_time(group, call, max(ready), hosts, limits_ms)
+                self.skew.met(site, call.operation.name, ready_ns, ready, hosts, group.met_ranks)
+                yield max(ready)
+                if made is not None:
+                    self.watch.done(made[0])
         except BaseException as error:
             self.lending.forget()
             if group.is_aborted() and not isinstance(error, dist.DistBackendError):
                 raise dist.DistBackendError(ABORTED.format(rank=group.rank)) from None
             raise
 
-    @contextmanager
-    def _written_down(self, group: Group, call: Described, site: int, made: tuple[int, int] | None) -> Iterator[int]:
-        """Inside it a call is in the ledger; yields when the host made it."""
-        if made is None:
-            with self.watch.inside(group.channel, call.operation, site):
-                yield self.state.local.host.now_ns
-        else:
-            yield made[1]
-            self.watch.done(made[0])
-
     def _in_time(
-        self, group: Group, call: Described, times: Sequence[tuple[int, int]], limits_ms: Sequence[int]
+        self, group: Group, call: Described, last_ns: int, hosts_ns: Sequence[int], limits_ms: Sequence[int]
     ) -> None:
         """End what NCCL's watchdog ends: it counts from when a rank's host makes a call until the last rank is ready.
 
@@ -522,8 +508,9 @@ class Groups:
         Raises:
             DistBackendError: a rank waited for longer than it may.
         """
-        last_ns = max(times)[0]
-        waits_ns = [last_ns - host_ns for _, host_ns in times]
+        if last_ns - min(hosts_ns) <= min(limits_ms) * NS:
+            return
+        waits_ns = [last_ns - host_ns for host_ns in hosts_ns]
         if any(0 < limit_ms * NS < waited_ns for limit_ms, waited_ns in zip(limits_ms, waits_ns, strict=True)):
             waits = {
                 rank: (-(-waited_ns // NS), limit_ms)
@@ -547,8 +534,6 @@ class Groups:
         Raises:
             DistBackendError: another rank works on the same GPU.
         """
-        if group.met:
-            return
         group.met = True
         other = self.state.ranks.met(group, device)
         if other is not None and not self.state.ranks.share_gpus:

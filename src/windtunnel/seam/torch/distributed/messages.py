@@ -252,7 +252,7 @@ def _posted(
         pair = communicator is not group.shared
         stream = groups.stream(communicator, device, True)
         if not batch or communicator.batch != batch:
-            communicator.begins_ns = groups.ready_ns(stream, f"nccl:{kind}")
+            communicator.begins_ns = dispatch.machine.ready_ns(dispatch.local.host, stream, f"nccl:{kind}")
         tag = _next_tag(group, communicator, kind, peer, sum(map(bytes_of, tensors)))
     other = group.ranks[peer] if peer >= 0 else -1
     channel = Channel(group.name, kind, other, 0 if communicator else tag, pair)
@@ -341,7 +341,7 @@ def _queue(dispatch: Dispatch, queued: Message, sent_ns: int) -> Event:
     launched = bool(queued.batch) and communicator.batch == queued.batch
     ends_ns = stream.ready_ns
     call = queued.meet(dispatch, queued.peer, sent_ns, communicator.begins_ns if launched else None)
-    dispatch.machine.collective(host, stream, call.name, queued.size, 2, site, launched, call.detail[1:])
+    dispatch.machine.collective(host, stream, call, queued.size, site, launched)
     communicator.batch = queued.batch
     if launched:
         stream.ready_ns = max(stream.ready_ns, ends_ns)

@@ -13,6 +13,7 @@ from windtunnel.seam.torch.distributed.values import NAMES, TYPES
 from windtunnel.seam.torch.state.late import alias
 from windtunnel.seam.torch.state.state import State, stream_of
 from windtunnel.seam.torch.tags import device_of
+from windtunnel.trace.operation import Signature
 
 if TYPE_CHECKING:
     Streams = Sequence[torch.Stream | None] | None
@@ -180,10 +181,10 @@ def _submit(state: State, name: str, inputs: Tensors, outputs: Outputs, streams:
             state.local.streams[device] if given is None else stream_of(state, given)
             for device, given in zip(devices, streams, strict=True)
         ]
-    site = state.site()
+    site, call = state.site(), Signature(name, detail=(("ranks", len(chosen)),))
     machine.align(host, chosen)
     for stream in chosen:
-        machine.collective(host, stream, name, size, len(chosen), site)
+        machine.collective(host, stream, call, size, site)
     machine.align(host, chosen)
     for stream, read, written in zip(chosen, inputs, outputs, strict=True):
         if machine.concurrent:

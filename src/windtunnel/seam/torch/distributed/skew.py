@@ -24,9 +24,11 @@ class Skew:
     def __init__(self) -> None:
         self.lines: dict[tuple[int, str], Line] = {}
 
-    def met(self, site: int, name: str, ranks: Sequence[int], mine_ns: int, ready: Sequence[tuple[int, int]]) -> None:
-        """The `ranks` of a group made a call; `ready` is each one's time and its host's, `mine_ns` this one's."""
-        last_ns, host_ns, rank = max((*times, rank) for times, rank in zip(ready, ranks, strict=True))
+    def met(
+        self, site: int, name: str, mine_ns: int, ready_ns: Sequence[int], hosts_ns: Sequence[int], ranks: Sequence[int]
+    ) -> None:
+        """The `ranks` of a group made a call: when each of them, its host, and this rank were ready."""
+        last_ns, host_ns, rank = max(zip(ready_ns, hosts_ns, ranks, strict=True))
         line = self.lines.get((site, name))
         if line is None:
             line = self.lines[site, name] = Line()

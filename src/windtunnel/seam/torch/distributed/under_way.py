@@ -104,7 +104,7 @@ class Journeys:
     def finish(self, everybody: bool = False) -> None:
         """Wait for what this thread, or any, has under way, and put it on its stream."""
         me = threading.get_ident()
-        while mine := next((one for one in self._all if everybody or one.thread == me), None):
+        while self._all and (mine := next((one for one in self._all if everybody or one.thread == me), None)):
             self._all.remove(mine)
             if not self._all:
                 self._unwatch()

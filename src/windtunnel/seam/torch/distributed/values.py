@@ -31,6 +31,8 @@ TYPES = FLOAT8 | {
     torch.float64, torch.complex32, torch.complex64, torch.complex128,
 }  # fmt: skip
 """Element types that NCCL moves; complex numbers as pairs of real ones."""
+CONVERTED = FLOAT8 | {torch.complex32, torch.complex64, torch.complex128}
+"""Those that gloo carries as others."""
 
 NAMES = {torch.int16: "Short", torch.uint16: "UInt16", torch.uint32: "UInt32", torch.uint64: "UInt64"}
 """Names that C++ has for types that NCCL does not move."""

@@ -120,7 +120,11 @@ def _as_sum(arguments: Iterable[object]) -> Iterator[None]:
 
     Gloo has averages in some versions of PyTorch alone.
     """
-    asked = next((options for options in arguments if hasattr(options, "reduceOp")), None)
+    for asked in arguments:
+        if hasattr(asked, "reduceOp"):
+            break
+    else:
+        asked = None
     operation: Reduction | None = next(filter(_is_reduction, arguments), None) if asked is None else asked.reduceOp
     factor = factor_of(asked)
     mean = asked is not None and operation == dist.ReduceOp.AVG
