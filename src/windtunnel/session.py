@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, fields, replace
 from functools import partial
 from importlib import import_module
@@ -393,16 +394,21 @@ def emulate(gpus: str | int = "2", **options: object) -> Iterator[Session]:
         raise UsageError(
             "stop_after ends the process, so emulate() does not take it: use `windtunnel run --stop-after`"
         )
-    try:
+    with ExitStack() as stack:
+        stack.callback(_leave, session)
+        atexit.register(stack.close)  # who never leaves it, in a notebook for example
+        stack.callback(atexit.unregister, stack.close)
         with uninterrupted():
             for framework in [name for name in FRAMEWORKS if name in sys.modules] or ["torch"]:
                 session.attach(framework)
-        with _inherited(session.options):
-            yield session
-    finally:
-        with uninterrupted():
-            session.end()
-            session.forget()
+        stack.enter_context(_inherited(session.options))
+        yield session
+
+
+def _leave(session: Session) -> None:
+    with uninterrupted():
+        session.end()
+        session.forget()
 
 
 def _inherited(options: Options) -> AbstractContextManager[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -286,3 +287,14 @@ def test_a_gradient_that_was_registered_under_cudas_key_before_counts_as_well() 
             torch.ops.us_earlier.f(x).sum().backward()
             assert x.grad.tolist() == [10, 10]
         assert torch.ops.us_earlier.f(torch.ones(1)).item() == 2
+
+
+def test_an_emulation_that_nobody_leaves_ends_with_python() -> None:
+    program = (
+        "import torch, windtunnel\n"
+        "entered = windtunnel.emulate(gpus=1)\n"
+        "entered.__enter__()\n"
+        "print(torch.ones(2, device='cuda').sum().item())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("2.0\n", "")
