@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from math import prod
 from time import perf_counter_ns as clock_ns
 from typing import NamedTuple, Self
 from weakref import ref
@@ -41,6 +42,7 @@ from windtunnel.seam.torch.plans.plan import (
 )
 from windtunnel.seam.torch.plans.signature import on_cpu, signature
 from windtunnel.seam.torch.state import blank, cublas, handles
+from windtunnel.seam.torch.state.host_guard import MANY
 from windtunnel.seam.torch.state.positions import Generator
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import (
@@ -387,10 +389,9 @@ class Dispatch(TorchDispatchMode):
         """Run an operator that says where its result shall be; `call.device` is that of its tensors."""
         if get_mode(FAKE) is not None:
             return fake.run(self.state, call.plan.func, call.args, dict(call.kwargs))
-        plan, device = call.plan, call.device
+        plan, device, local = call.plan, call.device, self.local
         kwargs = call.kwargs = dict(call.kwargs)
         wanted = kwargs.get("device")
-        local = self.local
         explicit = local.explicit or (wanted is not None and kwargs.get("pin_memory") is not None)  # `named`
         if pinned := kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
@@ -406,8 +407,9 @@ class Dispatch(TorchDispatchMode):
         call.device = target = CPU if target == NOWHERE else target
         if kwargs.get("generator") is not None:
             self._check_generator(kwargs["generator"], target)
-        if target >= 0 and plan.factory:
-            self.state.guard.expect(target, call.args, kwargs, empty=plan.empty)
+        shape = call.args[0] if call.args else kwargs.get("size")
+        if target >= 0 and plan.factory and isinstance(shape, (list, tuple)) and (count := prod(shape)) >= MANY:
+            self.state.guard.expect(target, count, kwargs.get("dtype"), empty=plan.empty)
         out = call.out = self.compute(call)
         if target >= 0:
             self.tag_new(out, target)

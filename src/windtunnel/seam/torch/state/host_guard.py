@@ -7,14 +7,13 @@ by PyTorch's own meta kernel. That is done only when little is left (`Room.near`
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterable
 
 import torch
 
 from windtunnel.errors import HostMemoryError
 from windtunnel.seam.host_memory import LARGE, Boundless, Room
-from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, tensors_in
+from windtunnel.seam.torch.plans.arguments import tensors_in
 from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.state.core import Core
 from windtunnel.seam.torch.state.memory import Memory
@@ -24,6 +23,9 @@ from windtunnel.trace.units import format_bytes
 Tensor = torch.Tensor
 EXABYTE = 1 << 60
 """A request from here on is refused before any device is asked (c10/cuda/CUDACachingAllocator.cpp: one_exa_bytes)."""
+
+MANY = LARGE // torch.complex128.itemsize
+"""As many elements of any type may be large; fewer are not."""
 
 META = torch.device("meta")
 UNKNOWN_TO_META = (NotImplementedError, RuntimeError, ValueError, TypeError, IndexError, AttributeError)
@@ -72,19 +74,19 @@ class HostGuard:
             device.allocator.free(block)
         return self._error(index, size)
 
-    def expect(self, index: int, args: Arguments, kwargs: Keywords, *, empty: bool) -> None:
-        """Refuse a new tensor that no GPU of this model can hold, or whose values (unless `empty`) the host cannot."""
-        size = args[0] if args else kwargs.get("size")
-        if isinstance(size, (list, tuple)):
-            dtype = kwargs.get("dtype") or torch.get_default_dtype()
-            needed = math.prod(size) * dtype.itemsize
-            device = self.core.machine.devices[index]
-            if needed >= EXABYTE:
-                raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.")
-            if needed > device.driver.total_bytes and not device.driver.overcommitted:
-                self.memory.take(device, needed, self.core.local.streams[index].index)
-            if needed >= LARGE and not empty:
-                self.asked(index, needed)
+    def expect(self, index: int, count: int, dtype: torch.dtype | None, *, empty: bool) -> None:
+        """Refuse `count` elements that no GPU of this model can hold, or whose values (unless `empty`) no host can.
+
+        Fewer than `MANY` need not be asked about.
+        """
+        needed = count * (dtype or torch.get_default_dtype()).itemsize
+        device = self.core.machine.devices[index]
+        if needed >= EXABYTE:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.")
+        if needed > device.driver.total_bytes and not device.driver.overcommitted:
+            self.memory.take(device, needed, self.core.local.streams[index].index)
+        if needed >= LARGE and not empty:
+            self.asked(index, needed)
 
     def made_empty(self, out: object) -> None:
         """Memory was made of which no page is written yet."""
