@@ -79,9 +79,10 @@ def test_the_ranks_store_listens_to_this_machine_alone(windtunnel, tmp_path, ran
 
 
 POLLS = """
-import os, time, torch, torch.distributed as dist
+import os, sys, time, torch, torch.distributed as dist
 dist.init_process_group("nccl")
 rank = dist.get_rank()
+sys.modules["windtunnel.seam.torch.distributed.played"].ABSENT_S = 2
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 open(f"done{rank}", "w").close()
 while rank == 0 and not all(os.path.exists(f"done{other}") for other in range(dist.get_world_size())):
@@ -95,7 +96,7 @@ def test_a_rank_that_polls_for_files_of_absent_ranks_has_all_of_them_played(wind
     (tmp_path / "polls.py").write_text(POLLS)
     done = windtunnel("run", "--cluster", "1x4xH100", "polls.py")
     assert done.returncode == 0, done.stderr
-    assert "a played rank waits by sleeping at polls.py:8" in done.stderr
+    assert "a played rank waits by sleeping at polls.py:9" in done.stderr
     assert "each of 4 ranks is played by a process of its own" in done.stderr
 
 
