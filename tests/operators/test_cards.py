@@ -48,14 +48,6 @@ def its_host_arguments_are_tensors_of_its_schema(name: str, known: Card) -> bool
     return all(argument in given and is_tensor(given[argument]) for argument in known.host)
 
 
-def the_overloads_that_check_take_several_tensors(name: str, known: Card) -> bool:
-    schemas = overloads(name)
-    return all(
-        sum(map(is_tensor, schemas[overload].arguments)) > 1 or "Tensor[]" in str(schemas[overload])
-        for overload in tables().rows[name].get("checks", ())
-    )
-
-
 def what_it_writes_against_its_schema_is_a_tensor_behind_a_flag(name: str, known: Card) -> bool:
     return not known.hidden_writes or (
         all(is_tensor(at(name, position)) for position in known.hidden_writes)
@@ -113,7 +105,6 @@ def its_in_place_row_says_something_of_its_own(name: str, known: Card) -> bool:
 CHECKS: list[Callable[[str, Card], bool]] = [
     is_there,
     its_host_arguments_are_tensors_of_its_schema,
-    the_overloads_that_check_take_several_tensors,
     what_it_writes_against_its_schema_is_a_tensor_behind_a_flag,
     its_query_and_its_texts_are_where_it_says,
     the_operators_that_it_names_are_there,

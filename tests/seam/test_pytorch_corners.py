@@ -377,6 +377,22 @@ def test_a_host_number_takes_no_devices_result() -> None:
         lambda x, number: torch.stack([x[0], number]),
         lambda x, number: x.index_fill(0, number.long(), 1.0),
         lambda x, number: x.masked_select(number.bool()),
+        lambda x, number: torch.fake_quantize_per_tensor_affine(x, number + 1, number.int(), 0, 255),
+        lambda x, number: torch._fused_adamw_(
+            [x],
+            [x.clone()],
+            [x.clone()],
+            [x.clone()],
+            [],
+            [number + 1],
+            lr=0.1,
+            beta1=0.9,
+            beta2=0.9,
+            weight_decay=0.0,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+        ),
     ],
 )
 def test_what_a_cuda_wrapper_checks_takes_no_host_number_either(

@@ -28,14 +28,6 @@ class Card:
     """Its tensors may lie on several devices."""
     host: tuple[str, ...] = ()
     """Arguments that its CUDA kernel accepts on the host, whatever their size."""
-    checks: tuple[str, ...] = ()
-    """Overloads whose CUDA wrapper lets no tensor lie elsewhere, not even a number of the host.
-
-    They are those of native_functions.yaml (in PyTorch 2.6 and 2.13) that have a kernel for CUDA, take several tensors
-    and have no `device_check: NoCheck`, less those that the program does not call itself (backward formulas, helpers,
-    cuDNN's) and those with `out`. `embedding` is looked up by `index_select`, `stack` is a `cat`, and what `index_fill`
-    and `masked_scatter` give to a TensorIterator has dimensions.
-    """
     kernel: str = ""
     """What its CUDA kernel calls itself where it refuses a dtype that the CPU's takes: see `takes`."""
     takes: str = ""

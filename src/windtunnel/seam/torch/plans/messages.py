@@ -13,15 +13,6 @@ from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.tags import CPU, FLOATING, VERSION, tag_of
 from windtunnel.seam.torch.type_names import TYPE_NAMES
 
-INNER = {
-    "aten::embedding": (torch.ops.aten.index_select.default, ("weight", None, "indices")),
-    "aten::mv": (torch.ops.aten.addmv_.default, ("vec", "self", "vec")),
-    "aten::stack": (torch.ops.aten.cat.default, ("tensors",)),
-    "aten::_sparse_addmm": (torch.ops.aten.addmm.default, ("self", "mat1", "mat2")),
-}
-"""Operators written in one that compares devices, and which arguments of theirs that is given
-(aten/src/ATen/native/Embedding.cpp, LinearAlgebra.cpp: the result of `mv`, which is given first, lies with `vec`)."""
-
 
 def device_name(index: int) -> str:
     """ "cuda:0", "cpu"."""
@@ -134,7 +125,7 @@ def _counts(tensor: torch.Tensor) -> bool:
 def _wrapper_mismatch(func: OpOverload, names: Mapping[str, object]) -> str:
     """What the wrapper of a CUDA kernel says where it compares devices, argument by argument; "" if it does not."""
     kind = native_functions.kind_of(tensors_in(names.values()))
-    inner, given = INNER.get(func._schema.name, (_comparing(func, kind), None))
+    inner, given = native_functions.comparing(func, kind)
     method = native_functions.checking_wrapper(inner, kind)
     checked = native_functions.checked_arguments(inner) if method else []
     first: int | None = None
@@ -152,14 +143,6 @@ def _wrapper_mismatch(func: OpOverload, names: Mapping[str, object]) -> str:
             else:
                 return f"{two_devices(first, found)} (when checking argument for argument {name} in method {method})"
     return ""
-
-
-def _comparing(func: OpOverload, kind: str) -> OpOverload:
-    """The operator whose kernel is run: where CUDA has none, a copy is written in place."""
-    if native_functions.checking_wrapper(func, kind) or func.namespace != "aten":
-        return func
-    in_place = getattr(torch.ops.aten, f"{func._schema.name.removeprefix('aten::')}_", None)
-    return getattr(in_place, func._overloadname, func)
 
 
 def _type_name(tensor: torch.Tensor) -> str:

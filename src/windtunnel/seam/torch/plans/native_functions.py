@@ -24,6 +24,17 @@ BACKENDS = ("", "Quantized", "Sparse", "SparseCsr", "NestedTensor")
 """Kinds of tensors with kernels of their own: each is a prefix of "CPU" and "CUDA"."""
 COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
 
+INNER = {
+    "aten::embedding": (torch.ops.aten.index_select.default, ("weight", None, "indices")),
+    "aten::mv": (torch.ops.aten.addmv_.default, ("vec", "self", "vec")),
+    "aten::stack": (torch.ops.aten.cat.default, ("tensors",)),
+    "aten::_sparse_addmm": (torch.ops.aten.addmm.default, ("self", "mat1", "mat2")),
+}
+"""Operators written in one that compares devices, and which arguments of theirs that is given
+(aten/src/ATen/native/Embedding.cpp, LinearAlgebra.cpp: the result of `mv`, which is given first, lies with `vec`)."""
+RESHAPED = frozenset({"aten::index_fill.int_Scalar", "aten::index_fill_.int_Scalar"})
+"""Operators that give a TensorIterator a number as a tensor with dimensions (TensorAdvancedIndexing.cpp)."""
+
 
 class Declared(NamedTuple):
     """One operator: dispatch keys with a kernel, whether it is structured, whether its wrapper compares devices."""
@@ -117,3 +128,21 @@ def checked_arguments(func: OpOverload) -> list[str]:
     """The arguments that such a wrapper compares, in its order: `out` first, then those that are positional."""
     arguments = func._schema.arguments
     return [a.name for a in arguments if a.is_out] + [a.name for a in arguments if not a.kwarg_only]
+
+
+def comparing(func: OpOverload, kind: str = "") -> tuple[OpOverload, tuple[str | None, ...] | None]:
+    """The operator whose wrapper compares the devices of a call, and which arguments it is given (None: all of them).
+
+    Where CUDA has no kernel of its own, a copy is written in place.
+    """
+    if inner := INNER.get(func._schema.name):
+        return inner
+    if checking_wrapper(func, kind) or func.namespace != "aten":
+        return func, None
+    in_place = getattr(torch.ops.aten, f"{func._schema.name.removeprefix('aten::')}_", None)
+    return getattr(in_place, func._overloadname, func), None
+
+
+def takes_no_host_number(func: OpOverload) -> bool:
+    """Whether even a number of the host must not stand beside a device's tensors."""
+    return func.name() in RESHAPED or bool(checking_wrapper(comparing(func)[0]))

@@ -10,6 +10,7 @@ from windtunnel.operators.card import card
 from windtunnel.operators.described import Description
 from windtunnel.seam.torch.plans.arguments import Arguments, Kernel, Keywords, OpOverload, tensors_in
 from windtunnel.seam.torch.plans.layout import layout_of
+from windtunnel.seam.torch.plans.native_functions import takes_no_host_number
 from windtunnel.seam.torch.tags import (
     CPU,
     NOWHERE,
@@ -106,7 +107,7 @@ class Plan(Schema):
         self.described: Description | None = None
         self.memory = self.simple = self.direct = False
         self.attributes, self.ordered = known.attributes, bool(known.layout)
-        self.checked = func._overloadname in known.checks
+        self.checked = takes_no_host_number(func)
         self.kernel = known.launches and not self.view and bool(func._schema.returns or self.written)
         self.empty = self.name.startswith(("aten::empty", "aten::new_empty"))
         self.resizes = bool(self.mutated_keywords) or known.resizes
