@@ -39,6 +39,13 @@ def _set_rng_state(new_state: torch.Tensor) -> None:
     stock_set_rng_state(new_state)
 
 
+def fits(state: State, generator: Generator, target: int) -> None:
+    """Raise PyTorch's error for a generator of another kind of device than `target`."""
+    if (state.generator_devices.get(generator._cdata, CPU) >= 0) != (target >= 0):
+        wanted, given = ("cuda", "cpu") if target >= 0 else ("cpu", "cuda")
+        raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{given}'")
+
+
 def draw(state: State, call: Call) -> object:
     """Run an operator that draws random numbers, with the device's generator; with PyTorch's own on the host."""
     plan, args, kwargs = call.plan, call.args, call.kwargs

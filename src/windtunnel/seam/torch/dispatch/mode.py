@@ -19,11 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from windtunnel.machine.machine import Cost
 from windtunnel.operators import described
-from windtunnel.seam.torch.dispatch import constructors, fake, otherwise, without_kernel
+from windtunnel.seam.torch.dispatch import constructors, fake, otherwise, overlaps, without_kernel
 from windtunnel.seam.torch.dispatch.constructors import OWN
 from windtunnel.seam.torch.dispatch.described import handler as handler_of_described
 from windtunnel.seam.torch.dispatch.deviations import Deviations
-from windtunnel.seam.torch.dispatch.generators import draw
+from windtunnel.seam.torch.dispatch.generators import draw, fits
 from windtunnel.seam.torch.dispatch.gradients import meet, return_to_host
 from windtunnel.seam.torch.dispatch.parts import HigherOrderPlan, composite, run_python, tensorless
 from windtunnel.seam.torch.dispatch.recorder import Recorder
@@ -43,7 +43,6 @@ from windtunnel.seam.torch.plans.plan import (
 from windtunnel.seam.torch.plans.signature import on_cpu, signature
 from windtunnel.seam.torch.state import blank, cublas, handles
 from windtunnel.seam.torch.state.host_guard import MANY
-from windtunnel.seam.torch.state.positions import Generator
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import (
     CPU,
@@ -216,10 +215,9 @@ class Dispatch(TorchDispatchMode):
     def plain(self, plan: Plan, func: OpOverload, args: Arguments) -> object:
         """Tensors of one device and numbers, without keywords; what turns out to be anything else is `general`."""
         key: list[Hashable] = [plan]
-        device, first, scattered = NOWHERE, None, False
+        device, first, scattered, shared = NOWHERE, None, False, False
         for value in args:
-            kind = value.__class__
-            if kind is Tensor or kind is Parameter:
+            if (kind := value.__class__) is Tensor or kind is Parameter:
                 try:
                     tag = storage_of(value)._wt
                     key += (value.shape, value.dtype)
@@ -231,6 +229,7 @@ class Dispatch(TorchDispatchMode):
                     if found < CPU or device != NOWHERE:
                         return self.general(Call(plan, func, args, {}))
                     device, first = found, tag
+                shared |= tag is first and value is not args[0] and bool(plan.mutated)
             elif kind is list or kind is tuple:
                 if value and isinstance(value[0], Tensor):
                     found = common_device(value, key)
@@ -264,7 +263,7 @@ class Dispatch(TorchDispatchMode):
                 key += [size_of(tensor) for tensor in tensors_in((out,))]
         key += [disorder(args, out)] if scattered else ()
         local, machine = self.local, self.machine
-        if plan.simple and not machine.watching and (cost := self.costs.get((*key, device))) is not None:
+        if plan.simple and not (machine.watching or shared) and (cost := self.costs.get((*key, device))) is not None:
             stream = local.streams[device]
             machine.launch(local.host, stream, cost)
             if plan.mutated:
@@ -406,7 +405,7 @@ class Dispatch(TorchDispatchMode):
                 target = device
         call.device = target = CPU if target == NOWHERE else target
         if kwargs.get("generator") is not None:
-            self._check_generator(kwargs["generator"], target)
+            fits(self.state, kwargs["generator"], target)
         shape = call.args[0] if call.args else kwargs.get("size")
         if target >= 0 and plan.factory and isinstance(shape, (list, tuple)) and (count := prod(shape)) >= MANY:
             self.state.guard.expect(target, count, kwargs.get("dtype"), empty=plan.empty)
@@ -423,12 +422,6 @@ class Dispatch(TorchDispatchMode):
             return out
         local.host.now_ns += on_cpu(self.machine, call)
         return out
-
-    def _check_generator(self, generator: Generator, target: int) -> None:
-        found = self.state.generator_devices.get(generator._cdata, CPU)
-        if (found >= 0) != (target >= 0):
-            wanted, given = ("cuda", "cpu") if target >= 0 else ("cpu", "cuda")
-            raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{given}'")
 
     # ------------------------------------------------------------------ pieces
 
@@ -494,6 +487,8 @@ class Dispatch(TorchDispatchMode):
             machine.first_use(self.local.host, machine.devices[device], plan.name)
             self.state.sites.frame()  # sees a stand-in's function, should it be one (`Finder.stand_in_ran`)
         local, state, stream = self.local, self.state, self.local.streams[device]
+        if plan.written and not plan.lists:
+            overlaps.look(state, call)
         if known.workspace:
             cublas.use(state, plan.name, device, stream.index)
         if machine.watching:

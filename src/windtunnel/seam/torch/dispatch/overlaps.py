@@ -1,0 +1,102 @@
+"""Operators whose threads write what others of them read or write: on a GPU the order of the threads decides.
+
+PyTorch refuses this where both views are dense (`assert_no_partial_overlap` of aten/src/ATen/MemoryOverlap.cpp), and
+lets pass what it cannot decide cheaply. A CPU computes such an operator in one order of many.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+
+from windtunnel.machine.overlap import Strided, strided, surely_overlap
+from windtunnel.seam.torch.plans.call import Call
+from windtunnel.seam.torch.state.state import State
+from windtunnel.seam.torch.tags import storage_of
+
+Tensor = torch.Tensor
+FIRST = (0,)
+MOST_OFFSETS = 4096
+"""Of so many elements at most it is decided whether two lie at one place."""
+
+
+def look(state: State, call: Call) -> None:
+    """Note an operator that writes a tensor of which it reads another part, or of which elements share memory."""
+    if _is_apart(call):
+        return
+    given = [tensor for tensor in call.tensors() if tensor.layout is torch.strided and not tensor.is_nested]
+    for written in call.written():
+        if written.layout is not torch.strided or written.is_nested or not written.numel():
+            continue
+        tag = storage_of(written)._wt
+        what = ""
+        for read in given:
+            if read is not written and storage_of(read)._wt is tag and _crosses(written, read):
+                what = "reads"
+        if not what and not (call.plan.card.access == "writes" and len(given) < 2) and _shares_with_itself(written):
+            what = "writes"
+        if what:
+            name = call.plan.name.partition("::")[2].partition(".")[0]
+            state.notes.note("overlapping-operands", state.site(), operator=name, what=what, device=tag.device)
+
+
+def _is_apart(call: Call) -> bool:
+    """Whether all that it writes is one dense tensor with its memory for itself, as nearly always."""
+    written = call.args[0] if call.plan.mutated == FIRST else call.kwargs.get("out")
+    if not isinstance(written, Tensor) or written.layout is not torch.strided or written.is_nested:
+        return False
+    tag = storage_of(written)._wt
+    for other in call.given:
+        is_other = isinstance(other, Tensor) and other is not written
+        if is_other and (other.layout is not torch.strided or storage_of(other)._wt is tag):
+            return False
+    return written.is_contiguous()
+
+
+def _crosses(written: Tensor, read: Tensor) -> bool:
+    """Whether an element that is read is written for another one."""
+    if not read.numel() or _is_same(written, read):
+        return False
+    return surely_overlap(_bytes(written), _bytes(read))
+
+
+def _is_same(written: Tensor, read: Tensor) -> bool:
+    """Whether each element is computed from the one at its own place."""
+    if written.storage_offset() != read.storage_offset() or written.dtype != read.dtype:
+        return False
+    sides = [
+        [(step, count) for step, count in zip(tensor.stride(), tensor.shape, strict=True) if count > 1]
+        for tensor in (written, read)
+    ]
+    return sides[0] == sides[1]
+
+
+def _bytes(tensor: Tensor) -> Strided:
+    size = tensor.element_size()
+    start = int(tensor.storage_offset()) * size
+    return strided(start, size, tensor.shape, tensor.stride()) or Strided(start, _extent(tensor) * size)
+
+
+def _extent(tensor: Tensor) -> int:
+    """The elements from its first to its last."""
+    return 1 + sum(step * (count - 1) for step, count in zip(tensor.stride(), tensor.shape, strict=True))
+
+
+def _shares_with_itself(tensor: Tensor) -> bool:
+    """Whether two elements surely lie at one place."""
+    if tensor.is_contiguous():
+        return False
+    reach, dense = 0, True
+    steps = sorted((step, count) for step, count in zip(tensor.stride(), tensor.shape, strict=True) if count > 1)
+    for step, count in steps:
+        dense, reach = dense and step > reach, reach + step * (count - 1)
+    if dense:
+        return False
+    counts = [count for _, count in steps]
+    while prod(counts) > MOST_OFFSETS:
+        counts[counts.index(max(counts))] //= 2
+    offsets = {0}
+    for (step, _), count in zip(steps, counts, strict=True):
+        offsets = {offset + step * at for offset in offsets for at in range(count)}
+    return len(offsets) < prod(counts)
