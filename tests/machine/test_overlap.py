@@ -7,7 +7,7 @@ import random
 import pytest
 
 from windtunnel.machine.order import Access, Accesses
-from windtunnel.machine.overlap import MOST_RUNS, Strided, overlap, strided
+from windtunnel.machine.overlap import MOST_RUNS, Strided, overlap, strided, surely_overlap
 
 SIZE = 4
 
@@ -63,7 +63,7 @@ def answers_as_the_bytes(draw: random.Random) -> bool:
         return made
 
     one, other = view(), view()
-    return overlap(one, other) == bool(bytes_of(one) & bytes_of(other))
+    return overlap(one, other) == surely_overlap(one, other) == bool(bytes_of(one) & bytes_of(other))
 
 
 def positions(shape: list[int]) -> list[tuple[int, ...]]:
@@ -90,3 +90,13 @@ def test_a_write_with_gaps_replaces_only_its_like() -> None:
     found = accesses.conflict(Access(2, 1, 8, 208, False, 0, 0, columns(2, 1)), {1: 1})
     assert found is not None
     assert found.epoch == 3
+
+
+def test_of_many_runs_a_part_shows_it_or_nothing_is_said() -> None:
+    one, beside = columns(0, 3, rows=MOST_RUNS), columns(5, 3, rows=MOST_RUNS)
+    assert one is not None
+    assert beside is not None
+    assert surely_overlap(one, columns(2, 3, rows=MOST_RUNS) or one)
+    assert not surely_overlap(one, beside)
+    late = one._replace(start=one.start + (MOST_RUNS - 1) * 10 * SIZE)
+    assert not surely_overlap(one, late)  # they share the last row of one alone

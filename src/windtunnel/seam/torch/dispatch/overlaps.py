@@ -6,6 +6,7 @@ lets pass what it cannot decide cheaply. A CPU computes such an operator in one 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 import torch
@@ -56,20 +57,41 @@ def _is_apart(call: Call) -> bool:
 
 def _crosses(written: Tensor, read: Tensor) -> bool:
     """Whether an element that is read is written for another one."""
-    if not read.numel() or _is_same(written, read):
+    if not read.numel() or not surely_overlap(_bytes(written), _bytes(read)):
         return False
-    return surely_overlap(_bytes(written), _bytes(read))
+    into, out_of = written.element_size(), read.element_size()
+    extra = written.dim() - read.dim()
+    if extra < 0 or into != out_of:
+        return True
+    steps = []
+    for place, count in enumerate(written.shape):
+        own = read.shape[place - extra] if place >= extra else 1
+        if own not in (1, count):
+            return True  # not element by element
+        if count > 1:
+            steps.append((count, written.stride(place), read.stride(place - extra) if own > 1 else 0))
+    return _meets_another(tuple(steps), int(read.storage_offset()) - int(written.storage_offset()))
 
 
-def _is_same(written: Tensor, read: Tensor) -> bool:
-    """Whether each element is computed from the one at its own place."""
-    if written.storage_offset() != read.storage_offset() or written.dtype != read.dtype:
-        return False
-    sides = [
-        [(step, count) for step, count in zip(tensor.stride(), tensor.shape, strict=True) if count > 1]
-        for tensor in (written, read)
-    ]
-    return sides[0] == sides[1]
+@lru_cache(256)
+def _meets_another(steps: tuple[tuple[int, int, int], ...], shift: int) -> bool:
+    """The same, of elements by their counts and steps in both, where one is read so far behind the one written."""
+    if all(into == out_of for _, into, out_of in steps):
+        return shift != 0
+    counts = _few([count for count, _, _ in steps])
+    written, read = [0], [shift]
+    for count, (_, into, out_of) in zip(counts, steps, strict=True):
+        written = [at + into * number for at in written for number in range(count)]
+        read = [at + out_of * number for at in read for number in range(count)]
+    of = {at: number for number, at in enumerate(written)}
+    return any(of.get(at, number) != number for number, at in enumerate(read))
+
+
+def _few(counts: list[int]) -> list[int]:
+    """As many elements of each dimension as can be looked at together."""
+    while prod(counts) > MOST_OFFSETS:
+        counts[counts.index(max(counts))] //= 2
+    return counts
 
 
 def _bytes(tensor: Tensor) -> Strided:
@@ -93,9 +115,7 @@ def _shares_with_itself(tensor: Tensor) -> bool:
         dense, reach = dense and step > reach, reach + step * (count - 1)
     if dense:
         return False
-    counts = [count for _, count in steps]
-    while prod(counts) > MOST_OFFSETS:
-        counts[counts.index(max(counts))] //= 2
+    counts = _few([count for _, count in steps])
     offsets = {0}
     for (step, _), count in zip(steps, counts, strict=True):
         offsets = {offset + step * at for offset in offsets for at in range(count)}
