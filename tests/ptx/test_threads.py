@@ -262,3 +262,36 @@ def test_what_lanes_have_read_they_have_before_a_shuffle() -> None:
     x, y = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
     assert launch(source.replace("AGAIN", "v"), [x, y]).faults == ()
     assert {f.kind for f in launch(source.replace("AGAIN", "s[31 - (int)x[t]]"), [x, y]).faults} == {"warp-race"}
+
+
+APART = """KERNEL k(const int *x, int *y) {
+  __shared__ int s[8];
+  int t = threadIdx_x, w = t / 32, v = t;
+  if (t < 8) s[t] = 0;
+  __syncthreads();
+  for (int round = 0; round < 6; round++) {
+    if (w == x[round]) v += t % 3 ? 7 : round;  // lanes of one warp go apart
+    if (t % 32 == 31) s[w] += v;
+    __syncthreads();
+    v += s[(w + 1) % 8];
+    __syncthreads();
+    if (round == 3 && w == 7) { y[t] = -v; return; }
+  }
+  y[t] = v;
+}"""
+
+
+@pytest.mark.parametrize("checks", ["all", "none"])
+@pytest.mark.parametrize("schedule", [0, 5])
+def test_warps_that_leave_the_others_between_barriers(checks: str, schedule: int) -> None:
+    x, y = np.array([0, 3, 7, 7, 1, 5], np.int32), np.zeros(256, np.int32)
+    launch(APART, [x, y], block=(256,), checks=checks, schedule=schedule)
+    t, s = np.arange(256), np.zeros(8, int)
+    w, v, gone = t // 32, t.copy(), np.zeros(256, bool)
+    for number, warp in enumerate(x):
+        v = np.where((w == warp) & ~gone, v + np.where(t % 3 != 0, 7, number), v)
+        s += np.where(gone[31::32], 0, v[31::32])
+        v = np.where(gone, v, v + s[(w + 1) % 8])
+        if number == 3:
+            v, gone = np.where(w == 7, -v, v), w == 7
+    assert (y == v).all()

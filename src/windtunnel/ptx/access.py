@@ -23,7 +23,7 @@ NEIGHBOURS, EIGHTS, ONES, SCATTERED = range(4)
 GROUP = 8
 OWN_SPACES = 16
 """The code of the first space that is a block's or a thread's own."""
-AHEAD = 1
+AHEAD = 3
 """Warps whose loads are fetched early: a host's processor sees no stream in what the warps of a block read in turn."""
 SAFE = 176
 """Offset of unused bytes in a frame: what lanes that take no part access."""
@@ -200,7 +200,8 @@ class AccessFunction:
         return text + "}\n" + self._any() + self._asked()
 
     def _masked(self) -> str:
-        """Neighbours of which only some take part, with room for all."""
+        """Neighbours of which only some take part, with room for all; or some lanes that store at one place, of which
+        the last one's value stays."""
         named = f"llvm.masked.{'load' if self.load else 'store'}.v{LANES}{self.type}.p0"
         text = (
             f"part:\n  %line = icmp eq i32 %kind, {NEIGHBOURS}\n  %some = and i1 %inside, %line\n"
@@ -211,7 +212,16 @@ class AccessFunction:
                 f"  %some.read = call {self.one} @{named}(ptr %q, i32 {self.align}, {MASK} %m, "
                 f"{self.one} zeroinitializer)\n  ret {self.one} %some.read\n"
             )
-        return text + (f"  call void @{named}({self.one} %x0, ptr %q, i32 {self.align}, {MASK} %m)\n  ret void\n")
+        text = text.replace("label %ask\n", "label %one\n", 1)
+        return text + (
+            f"  call void @{named}({self.one} %x0, ptr %q, i32 {self.align}, {MASK} %m)\n  ret void\n"
+            f"one:\n  %same = icmp eq i64 %least, %most\n  %here = icmp ne i32 %maskbits, 0\n"
+            f"  %place0 = and i1 %same, %here\n  %place1 = and i1 %place0, %inside\n"
+            f"  br i1 %place1, label %last, label %ask\nlast:\n"
+            f"  %zeros = call i32 @llvm.ctlz.i32(i32 %maskbits, i1 false)\n  %lane = xor i32 %zeros, 31\n"
+            f"  %value = extractelement {self.one} %x0, i32 %lane\n  %at.one = inttoptr i64 %from to ptr\n"
+            f"  store {self.type} %value, ptr %at.one, align {self.align}\n  ret void\n"
+        )
 
     def declared(self) -> dict[str, str]:
         """What its text needs."""
@@ -221,7 +231,10 @@ class AccessFunction:
             return dict(DECLARATIONS)
         if self.load:
             return DECLARATIONS | {load: f"declare {self.one} @{load}(ptr, i32 immarg, {MASK}, {self.one})"}
-        return DECLARATIONS | {store: f"declare void @{store}({self.one}, ptr, i32 immarg, {MASK})"}
+        return DECLARATIONS | {
+            store: f"declare void @{store}({self.one}, ptr, i32 immarg, {MASK})",
+            "llvm.ctlz.i32": "declare i32 @llvm.ctlz.i32(i32, i1 immarg)",
+        }
 
     def _neighbours(self) -> str:
         big = f"<{LANES * self.count} x {self.type}>"

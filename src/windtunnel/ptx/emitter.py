@@ -207,6 +207,10 @@ class Emitter(Builder):
             return self.constant(type, LANES)
         return self.resize(self.symbol(operand), type)
 
+    def bits(self, operand: str) -> Value:
+        """The operand as 32 bits to hand on, the host's NaN among them."""
+        return self._register(operand) if operand in self.graph.raw else self.value(operand, "i32")
+
     def convert_negated(self, value: Value) -> Value:
         if value.floating:
             return Value(self.assign(f"fneg {self.type_of(value)} {value.text}"), value.type, value.uniform)

@@ -4,7 +4,7 @@ threads."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from windtunnel.errors import UnsupportedError
@@ -225,8 +225,18 @@ def _describe(graph: Graph) -> None:
     polls = any(waits_for_others(i) and i.name == "ld" and i.space not in ("shared", "local") for i in every)
     graph.unfenced = polls and not graph.fenced and not locks - {"shared"}
     graph.copies = any(i.name == "cp" for i in every)
-    arithmetic = [i for i in every if i.name in RAW_NAN and i.type == "f32"]
-    graph.raw = {r for i in arithmetic for r in written_and_read(graph, i)[0]}
+    graph.raw = _raw(graph, every)
+
+
+def _raw(graph: Graph, every: Sequence[Instruction]) -> set[str]:
+    """What such arithmetic gives, and what lanes take from each other of it."""
+    found = {r for i in every if i.name in RAW_NAN and i.type == "f32" for r in written_and_read(graph, i)[0]}
+    taken = [i for i in every if i.name == "shfl"]
+    before = -1
+    while before != len(found):
+        before = len(found)
+        found |= {i.operands[0].split("|")[0].strip() for i in taken if i.operands[1] in found}
+    return found
 
 
 def _together(first: Instruction, second: Instruction) -> bool:

@@ -22,7 +22,7 @@ ACCESSES, ACCESS = ("ld", "st", "atom", "red"), 32
 """What accesses memory, and how many other instructions take as long."""
 SHORT = 12
 """Instructions of a block that is carried out under a mask where a branch divides a warp."""
-HEAD = "define i32 @wt_{mode}(ptr noalias %context, ptr noalias %frame) {{"
+HEAD = "define i32 @wt_{mode}(ptr noalias %context, ptr noalias %{frame}) {{"
 
 
 class FunctionText:
@@ -30,16 +30,19 @@ class FunctionText:
         self.emitter = e = emitter
         self.graph = e.graph
         self.end = len(e.graph.blocks)
-        e.lines.append(HEAD.format(mode=e.mode))
+        whole = e.mode == at.WHOLE
+        e.lines.append(HEAD.format(mode=e.mode, frame="given" if whole else "frame"))
         e.label("start")
         e.emit("%scratch = alloca [8192 x i8], align 64")
+        e.emit("%budget = alloca i32, align 4")
         e.emit("%shared_base = load i64, ptr " + e.offset("%context", at.SHARED_BASE) + ", !invariant.load !0")
+        if whole:
+            self._rows()
         self.counters = e.offset("%frame", at.PROGRAM_COUNTERS)
         self.alive, self.waiting = e.offset("%frame", at.ALIVE), e.offset("%frame", at.WAITING)
         self.resume, self.held = e.offset("%frame", at.RESUME), e.offset("%frame", at.HELD)
         self.signs: dict[tuple[str, ...], int] = {}
         self.budget = e.offset("%frame", at.BUDGET)
-        e.emit("%budget = alloca i32, align 4")
         e.store("i32", e.load("i32", self.budget), "%budget")
 
     def text(self) -> str:
@@ -111,16 +114,61 @@ class FunctionText:
         """Back to the scheduler, which comes again."""
         e = self.emitter
         e.store("i32", e.load("i32", "%budget"), self.budget)
+        if e.mode == at.WHOLE:
+            e.store("ptr", "%frame", e.offset("%context", at.STOPPED), 8)
         e.emit(f"ret i32 {what}")
 
     # All lanes
 
-    def _whole(self) -> None:
+    def _rows(self) -> None:
+        """The warps of a block from one barrier to the next, one after another, where all of them are whole."""
         e, graph = self.emitter, self.graph
         for name, kind in graph.registers.items():
             type = register_type(kind) if e.is_scalar(name) else vector(register_type(kind))
             e.emit(f'%"R.{name}" = alloca {type}, align 64')
             e.store(type, "0" if e.is_scalar(name) else "zeroinitializer", f'%"R.{name}"', 8)
+        e.emit("%met = alloca i32, align 4")
+        e.emit("%place = alloca i32, align 4")
+        e.store("i32", "0", "%met")
+        waits = any(waits_for_others(i) for block in graph.blocks for i in block)
+        last = "null" if waits else e.load("ptr", e.offset("%context", at.LAST), 8)
+        e.emit(f"%alone = icmp eq ptr {last}, null")
+        e.emit("br label %next\nnext:\n  %frame = phi ptr [ %given, %start ], [ %given, %again ], [ %following, %on ]")
+        e.emit(f"%final = icmp eq ptr %frame, {last}")
+        e.store("i32", "-1", e.offset("%frame", at.BARRIER))
+
+    def _go_on(self) -> None:
+        """Where a warp has ended or waits: the next one's turn, or the first one's if all wait at one barrier."""
+        e = self.emitter
+        e.label("on")
+        e.emit(f"%following = getelementptr i8, ptr %frame, i64 {e.layout.frame_bytes}")
+        e.emit("br label %next")
+        e.label("everyone")
+        met, warps = e.load("i32", "%met"), e.load("i32", e.offset("%context", at.WARPS))
+        e.emit(f"br i1 {e.assign(f'icmp eq i32 {met}, {warps}')}, label %again, label %waiting")
+        e.label("again")
+        e.store("i32", "0", "%met")
+        epoch = e.offset(e.load("ptr", e.offset("%context", at.MACHINE), 8), at.EPOCH)
+        e.store("i32", e.assign(f"add i32 {e.load('i32', epoch)}, 1"), epoch)
+        e.emit("br label %next")
+        e.label("waiting")
+        self._return(at.AT_BARRIER)
+
+    def _end_whole(self) -> None:
+        e = self.emitter
+        trap = e.load("i32", e.offset("%context", at.TRAP))
+        trap = e.assign(f"icmp ne i32 {trap}, 0")
+        stops = e.assign(f"or i1 {e.assign('or i1 %alone, %final')}, {trap}")
+        e.emit(f"br i1 {stops}, label %over, label %ended")
+        e.label("over")
+        self._return(at.FINISHED)
+        e.label("ended")
+        e.store("i32", str(at.ENDED), e.offset("%frame", at.MODE))
+        e.store("i32", "0", self.alive)
+        e.emit("br label %on")
+
+    def _whole(self) -> None:
+        e, graph = self.emitter, self.graph
         self._switch(e.load("i32", self.resume), "bad", {graph.rank[i]: f"E{i}" for i in sorted(graph.entries)})
         e.label("bad")
         e.emit("ret i32 -2")
@@ -136,7 +184,8 @@ class FunctionText:
             e.block(index)
             self._leave_whole(index)
         e.label(f"B{self.end}")
-        e.emit(f"ret i32 {at.FINISHED}")
+        self._end_whole()
+        self._go_on()
 
     def _stay_in_line(self, index: int) -> None:
         """Where a lane's number would wrap around, the warp goes on lane by lane."""
@@ -158,6 +207,22 @@ class FunctionText:
         e.store(I32, f"splat (i32 {self.graph.rank[index]})", self.counters, 8)
         self._return(at.TO_PARTIAL)
         e.label(f"I{index}")
+
+    def _wait(self, index: int, barrier: Instruction) -> None:
+        """At a barrier: for all threads, and nothing else, it is passed here."""
+        e = self.emitter
+        if barrier.has("red") or barrier.has("grid") or barrier.operands != ("0",):
+            self._return(at.AT_BARRIER)
+            return
+        site = e.site(barrier, "barrier", "", 0)
+        e.emit(f"br i1 %alone, label %waiting, label %M{index}")
+        e.label(f"M{index}")
+        same = e.assign(f"icmp eq i32 {e.load('i32', '%place')}, {site}")
+        before = e.assign(f"select i1 {same}, i32 {e.load('i32', '%met')}, i32 0")
+        e.store("i32", e.assign(f"add i32 {before}, 1"), "%met")
+        e.store("i32", str(site), "%place")
+        e.store("i32", e.load("i32", "%budget"), self.budget)
+        e.emit("br i1 %final, label %everyone, label %on")
 
     def _short(self, index: int) -> bool:
         """Whether a block that some lanes skip is carried out under a mask: the warp stays together."""
@@ -201,7 +266,7 @@ class FunctionText:
         if last is not None and is_barrier(last):
             self._move(graph.live[following], load=False)
             e.store("i32", str(graph.rank[following]), self.resume)
-            self._return(at.AT_BARRIER)
+            self._wait(index, last)
             return
         if last is None or last.name not in ("bra", *LEAVES):
             e.emit(f"br label %B{following}")

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from windtunnel.ptx.calls import Flat
+from windtunnel.ptx.structures import Machine
 from windtunnel.ptx.syntax import BYTES, Declaration, Source
 from windtunnel.ptx.values import LANES
 
 PARAMETERS, SHARED_BASE, BLOCK_INDEX, GRID_SIZE, BLOCK_SIZE = 0, 8, 16, 28, 40
 DYNAMIC_SHARED, SHARED_BYTES, TRAP, BLOCK_COUNTS, SITES, VARIABLES = 52, 56, 64, 72, 80, 104
-COOPERATIVE = 136
+MACHINE, WARPS, COOPERATIVE, LAST, STOPPED = 88, 96, 136, 144, 152
+EPOCH = Machine.epoch.offset
 PROGRAM_COUNTERS, ALIVE, WAITING, MODE, RESUME, WARP, LOCAL = 0, 128, 132, 136, 140, 144, 152
-BARRIER, BARRIER_THREADS, VOTE, VOTES, AGREEMENT, SPINS = 160, 164, 240, 244, 248, 252
+BARRIER, BARRIER_THREADS, BARRIER_SITE, VOTE, VOTES, AGREEMENT, SPINS = 160, 164, 168, 240, 244, 248, 252
 THREAD_INDEX = 256
 HELD, PASSES, FORCED = 640, 644, 648
 BUDGET, LOOPS = 148, 1 << 22
@@ -24,6 +26,8 @@ WHOLE_GRID = 16
 """The number of the barrier of all blocks, beside a block's 16."""
 WHOLE, PARTIAL = "whole", "partial"
 AT_BARRIER, TO_PARTIAL, TO_WHOLE, ASKS, FINISHED = 1, 2, 3, 4, -1
+ENDED = 2
+"""The mode of a warp that has ended."""
 
 
 def register_type(kind: str) -> str:

@@ -65,6 +65,7 @@ class Context(Structure):
         ("block_counts", POINTER(c_uint64)), ("sites", POINTER(SiteCounts)), ("machine", POINTER(Machine)),
         ("warps", c_int32), ("local_bytes", c_int32), ("variables", POINTER(c_uint64)), ("schedule", c_uint64),
         ("frame_bytes", c_int64), ("linear", c_uint64), ("cooperative", c_int32),
+        ("last", c_void_p), ("stopped", c_void_p),
     ]  # fmt: skip
 
 

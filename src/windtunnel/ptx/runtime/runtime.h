@@ -125,6 +125,8 @@ typedef struct {
   int64_t frame_bytes;    // 120
   uint64_t linear;        // 128: the block's number
   int32_t cooperative;    // 136: launched so that it may wait for the whole grid
+  struct Frame *last;     // 144: of the warps that compiled code takes in turn, itself, from barrier to barrier; null: one alone
+  struct Frame *stopped;  // 152: at which warp it came back
 } Context;
 
 // Blocks that are on the GPU at the same time, each in a slot of its own.
@@ -137,7 +139,7 @@ typedef struct {
   int32_t *at_grid;
 } Residents;
 
-typedef struct {
+typedef struct Frame {
   int32_t counter[LANES]; // 0
   uint32_t alive;         // 128
   uint32_t waiting;       // 132

@@ -31,11 +31,12 @@ static void start(Context *c, char *frames, const uint32_t *alive) {
 
 enum { DONE, AT_BARRIER, ASKS };
 
-// A warp until it waits at a barrier, is finished, or has asked in vain for what others write.
-static int advance(Context *c, Frame *f, Step whole, Step partial) {
+// A warp until it waits at a barrier, is finished, or has asked in vain for what others write; `next` is what its code
+// has answered already, or 0.
+static int advance(Context *c, Frame *f, Step whole, Step partial, int next) {
   if (f->arrived) f->barrier = f->arrived - 1, f->arrived = 0;
-  while (f->mode != 2) {
-    int next = f->mode == 0 ? whole(c, f) : partial(c, f);
+  for (; f->mode != 2; next = 0) {
+    if (!next) next = f->mode == 0 ? whole(c, f) : partial(c, f);
     if (next != -1 || f->mode == 1) f->straight = 0;
     if (c->trap) return DONE;
     if (next == 1) return AT_BARRIER;
@@ -174,16 +175,40 @@ static void choose(Context *c, uint64_t block) {
 
 enum { ENDED, AT_GRID, WAITS };
 
+// Whether all warps stand whole at one place.
+static int in_step(Context *c, char *frames) {
+  int resume = frame_of(c, frames, 0)->resume;
+  for (int w = 0; w < c->warps; w++) {
+    Frame *f = frame_of(c, frames, w);
+    if (f->mode || f->barrier >= 0 || f->arrived || f->resume != resume) return 0;
+  }
+  return 1;
+}
+
+// Takes the warps from barrier to barrier in one call; answers what the code said of the one at which it came back. Those
+// before that one wait or have ended.
+static int in_a_row(Context *c, char *frames, Step whole) {
+  c->last = frame_of(c, frames, c->warps - 1);
+  int next = whole(c, frame_of(c, frames, 0));
+  c->last = 0;
+  for (Frame *f = c->stopped; f < frame_of(c, frames, c->warps); f = (Frame *)((char *)f + c->frame_bytes))
+    if (f != c->stopped) f->barrier = -1; // of a barrier that it has passed
+  return next;
+}
+
 // A block until it has ended, waits for the grid, or only asks for what other blocks write.
 static int run_block(Context *c, char *frames, Step whole, Step partial, const uint32_t *alive) {
   for (uint64_t round = 0;; round++) {
-    int waits = 0, asks = 0, moved = 0;
+    int waits = 0, asks = 0, moved = 0, next = 0;
+    Frame *stopped = 0;
+    if (!c->schedule && in_step(c, frames)) next = in_a_row(c, frames, whole), stopped = c->stopped, moved = 1;
+    if (c->trap) return ENDED;
     for (int i = 0; i < c->warps; i++) {
       uint64_t seed = c->schedule ? c->schedule * 0x2545f4914f6cdd1dull + c->linear * 31 + round : 0;
       Frame *f = frame_of(c, frames, (int)permuted(seed, c->warps, i));
       if (f->mode == 2) continue;
-      if (f->barrier >= 0) { waits++; continue; }
-      int now = advance(c, f, whole, partial);
+      if (f->barrier >= 0 && f != stopped) { waits++; continue; }
+      int now = advance(c, f, whole, partial, f == stopped ? next : 0);
       if (c->trap) return ENDED;
       waits += now == AT_BARRIER, asks += now == ASKS, moved |= now != ASKS;
     }

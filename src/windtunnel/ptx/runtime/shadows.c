@@ -19,6 +19,9 @@ static uint32_t *own(Machine *m, Region *r, int64_t q) {
 
 // Notes that lanes of a warp read neighbouring cells: `bits` are those of the first cell.
 INLINED void note_readers(uint32_t *restrict readers, uint32_t *restrict reader, uint32_t *restrict read_at, int n, int shift, uint32_t bits, uint32_t tag, uint32_t epoch) {
+  uint32_t fewer = 0;
+  for (int j = 0; j < n; j++) fewer |= (read_at[j] ^ epoch) | (reader[j] ^ MANY);
+  if (!fewer) return; // several warps have read all of them already
   for (int j = 0; j < n; j++) {
     uint32_t before = read_at[j] == epoch;
     readers[j] = bits << (j >> shift) | (before && reader[j] == tag ? readers[j] : 0);
@@ -48,7 +51,10 @@ INLINED int own_run(Context *c, Region *r, int64_t q, uint32_t me, int warp, int
     return 1;
   }
   if (bad | read_by_others(readers, reader, read_at, n, shift, lane, (uint32_t)warp, epoch)) return 0;
-  for (int j = 0; j < n; j++) wrote[j] = epoch, writer[j] = now << 16 | (thread + (j >> shift)), access[j] = m->access;
+  uint32_t this = m->access;
+  for (int j = 0; j < n; j++) wrote[j] = epoch;
+  for (int j = 0; j < n; j++) writer[j] = now << 16 | (thread + (j >> shift));
+  for (int j = 0; j < n; j++) access[j] = this;
   return 1;
 }
 
@@ -314,14 +320,23 @@ INLINED int shared_cells(Context *c, int64_t q, int warp, int lane, int twice, i
   }
   for (int j = 0; j < n; j++) bad |= wrote[j] == epoch && (writer[j] & 0xffff) != thread + (j >> shift);
   if (bad | read_by_others(readers, reader, read_at, n, shift, lane, (uint32_t)warp, epoch)) return 0;
-  for (int j = 0; j < n; j++) {
-    early[j] = wrote[j] < first ? 0 : early[j];
-    wrote[j] = epoch, writer[j] = now << 16 | (thread + (j >> shift)), access[j] = this;
-  }
+  for (int j = 0; j < n; j++) early[j] &= -(uint32_t)(wrote[j] >= first); // an array a loop: these go in vectors
+  for (int j = 0; j < n; j++) wrote[j] = epoch;
+  for (int j = 0; j < n; j++) writer[j] = now << 16 | (thread + (j >> shift));
+  for (int j = 0; j < n; j++) access[j] = this;
   return 1;
 }
 
+// What products in tiles read: a word a lane, 16 or 32 of them.
+static __attribute__((noinline)) int read_32(Context *c, int64_t q, int warp) { return shared_cells(c, q, warp, 0, 0, LOAD, 32, 0); }
+static __attribute__((noinline)) int read_16_twice(Context *c, int64_t q, int warp) { return shared_cells(c, q, warp, 0, 1, LOAD, 16, 0); }
+static __attribute__((noinline)) int write_32(Context *c, int64_t q, int warp) { return shared_cells(c, q, warp, 0, 0, STORE, 32, 0); }
+
 int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int lane, int twice, int kind) {
+  if (size == 4 && !lane && c->machine->grain == 2) {
+    if (bytes == 128) return kind == LOAD ? read_32(c, (int64_t)offset >> 2, warp) : write_32(c, (int64_t)offset >> 2, warp);
+    if (bytes == 64 && twice) return read_16_twice(c, (int64_t)offset >> 2, warp);
+  }
   int grain = c->machine->grain, n = bytes >> grain, shift = __builtin_ctz(size) - grain;
   return OF_CELLS(shared_cells, n, shift, c, offset >> grain, warp, lane, twice, kind);
 }
@@ -334,6 +349,7 @@ int shared_one(Context *c, uint64_t offset, int size, int warp, uint32_t lanes) 
   for (uint64_t q = offset >> m->grain; q <= (offset + size - 1) >> m->grain; q++) {
     uint32_t *cell = array(m, 0) + q, *reader = &cell[READER * step], before = cell[READ_AT * step] == epoch;
     if (cell[WROTE * step] - first >= epoch - first || (m->copies && cell[COPIER * step]) || (m->atomics && cell[ATOMIC_AT * step] == epoch)) return 0;
+    if (before && *reader == MANY) continue;
     cell[READERS * step] = lanes | (before && *reader == tag ? cell[READERS * step] : 0);
     *reader = before && *reader >> 16 != (uint32_t)warp ? MANY : tag;
     cell[READ_AT * step] = epoch;

@@ -76,7 +76,7 @@ def shuffle(e: Emitter, i: Instruction) -> None:
     if i.has("sync"):
         members_of(e, i, i.operands[4])
     targets = [target.strip() for target in i.operands[0].split("|")]
-    value = e.spread(brought(e, i, "i32"))
+    value = e.spread(brought(e, i, "i32") if _in_branches(e, i) else e.bits(i.operands[1]))
     mode = next(word for word in i.opcode if word in SHUFFLES)
     if e.mode == at.PARTIAL:  # what a lane has that does not take part is undefined: all ones show, and are no number
         here = Value(e.mask_of(present(e, i)), "i1")
@@ -236,6 +236,9 @@ def barrier(e: Emitter, i: Instruction) -> None:
         number = e.operation("and", number, e.constant("i32", 15))
     e.store("i32", number.text, e.offset("%frame", at.BARRIER))
     e.store("i32", threads.text, e.offset("%frame", at.BARRIER_THREADS))
+    if e.mode == at.WHOLE:
+        e.store("i32", str(site), e.offset("%frame", at.BARRIER_SITE))
+        return
     e.declared["wt_arrive"] = "declare void @wt_arrive(i32, i32, ptr, ptr)"
     bits = e.mask_bits(e.running()).text
     e.emit(f"call void @wt_arrive(i32 {bits}, i32 {site}, ptr %context, ptr %frame)")
