@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import time
 
 import pytest
 import torch
@@ -250,3 +251,67 @@ def test_helpers_of_programs_find_the_runtime_by_its_guards(session: Session) ->
     declared = "std::vector<int64_t> facts();"
     extension = cpp_extension.load_inline("helpers", declared, OWN_HELPERS, functions=["facts"])
     assert extension.facts() == [0, 0, 1, 1]  # the default mode of a card on a bus
+
+
+CLOCKS = r"""
+#include <torch/extension.h>
+#include <chrono>
+#include <condition_variable>
+#include <ctime>
+#include <thread>
+#include <sys/time.h>
+__global__ void slow_here(float *x, int n) {
+  for (int i = threadIdx.x; i < n; i += 256) x[i] = sinf(x[i]) + expf(x[i]);
+}
+typedef std::chrono::steady_clock Steady;
+std::vector<double> seconds(torch::Tensor x) {
+  timespec a, b;
+  timeval c, d;
+  auto day = std::chrono::system_clock::now();
+  auto begin = Steady::now();
+  clock_gettime(CLOCK_MONOTONIC, &a);
+  gettimeofday(&c, nullptr);
+  slow_here<<<1, 256>>>(x.data_ptr<float>(), x.numel());
+  cudaDeviceSynchronize();
+  gettimeofday(&d, nullptr);
+  clock_gettime(CLOCK_MONOTONIC, &b);
+  std::chrono::duration<double> steady = Steady::now() - begin, of_day = std::chrono::system_clock::now() - day;
+  return {steady.count(), of_day.count(), b.tv_sec - a.tv_sec + (b.tv_nsec - a.tv_nsec) * 1e-9,
+          d.tv_sec - c.tv_sec + (d.tv_usec - c.tv_usec) * 1e-6};
+}
+double now() { return std::chrono::duration<double>(Steady::now().time_since_epoch()).count(); }
+bool waited() {  // threads wait as long as they say, by whatever clock they reckon
+  std::mutex m;
+  std::condition_variable v;
+  bool one = false, other = false;
+  auto wait = [&] {
+    std::unique_lock<std::mutex> lock(m);
+    return v.wait_until(lock, Steady::now() + std::chrono::milliseconds(5)) == std::cv_status::timeout;
+  };
+  std::thread thread([&] { one = wait(); });
+  thread.join();
+  other = wait();
+  return one && other;
+}
+"""
+
+
+def test_host_code_reads_the_modelled_clock(session: Session) -> None:
+    cpp_extension = importlib.import_module("torch.utils.cpp_extension")
+    declared = "std::vector<double> seconds(torch::Tensor x); double now(); bool waited();"
+    names = ["seconds", "now", "waited"]
+    extension = cpp_extension.load_inline("clocks", declared, CLOCKS, functions=names)
+    x = torch.randn(1 << 16, device="cuda")
+    extension.seconds(x)
+    started, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    started.record()
+    begin = time.monotonic()
+    found = extension.seconds(x)
+    ended.record()
+    ended.synchronize()
+    between = time.monotonic() - begin
+    kernel = started.elapsed_time(ended) / 1e3
+    assert all(0.5 * kernel < one < between for one in found), (kernel, found, between)
+    before = time.monotonic()
+    assert before < extension.now() < time.monotonic()
+    assert extension.waited()

@@ -19,6 +19,11 @@ from windtunnel.version import __version__
 LIBRARY = "libwindtunnel_cuda-{}.so"
 HEADERS = "headers"
 """The file in an extension's folder that lists the headers it was built with."""
+MODELLED = (
+    "_ZNSt6chrono3_V212steady_clock3nowEv", "_ZNSt6chrono3_V212system_clock3nowEv", "clock_gettime", "gettimeofday",
+    "time", "clock", "pthread_cond_timedwait", "pthread_cond_clockwait",
+)  # fmt: skip
+"""Functions of the system that the stub library answers by the modelled clock (`runtime/clocks.cpp`)."""
 LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python")
 CUDA_SUFFIXES = (".cu", ".cuh")
 CUDA_LIBRARIES = frozenset((
@@ -159,6 +164,7 @@ class Builder:
             objects = [self._compile(file, at, sources, work.path) for at, file in enumerate(sources.files)]
             made = work.path / f"{sources.name}.so"
             options = (f"-L{self.torch.folder}/lib", *LIBRARIES, str(library), f"-Wl,-rpath,{self.base}",
+                       *(f"-Wl,--wrap={name}" for name in MODELLED),
                        *_linkable(sources.link_options))  # fmt: skip
             missing = [name for name in run_link(self.clang, objects, made, options) if OF_CUDA.match(name)]
             if missing:

@@ -44,6 +44,7 @@ PROGRAMS = (
     "windtunnel.measure.",
     "torch.utils.benchmark.",
     "windtunnel.seam.torch.cuda.timer",
+    "windtunnel.seam.cuda_runtime.clocks",
 )
 """But these modules are programs, which time what they do as a user's program does."""
 

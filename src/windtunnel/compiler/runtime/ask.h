@@ -9,6 +9,7 @@ constexpr long long RAISED = -0x7fffffffffffffffll - 1;  // the emulation raised
 typedef long long (*Answer)(const char *name, const long long *arguments, int count);
 extern Answer answer;
 bool answered();  // whether an emulation answers, which is looked for where none has been met yet
+bool of_python();  // whether this thread is one of Python's: others may not wait for its lock, whose owner may wait for them
 extern thread_local cudaError_t last;
 [[noreturn]] void raise();
 

@@ -38,6 +38,8 @@ bool answered() {
   return answer;
 }
 
+bool of_python() { return Py_IsInitialized() && PyGILState_GetThisThreadState(); }
+
 void raise() {
   PyGILState_STATE state = PyGILState_Ensure();
   PyObject *value = (PyObject *)ask_number("restore");

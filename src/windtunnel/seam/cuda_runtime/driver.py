@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from windtunnel import ptx
 from windtunnel.machine.device import Device
 from windtunnel.seam.cuda_driver import ATTRIBUTES
-from windtunnel.seam.cuda_runtime import errors, limits
+from windtunnel.seam.cuda_runtime import clocks, errors, limits
 from windtunnel.seam.cuda_runtime.limits import LaunchShape
 from windtunnel.seam.cuda_runtime.memory import MemoryCalls, put, word
 from windtunnel.seam.cuda_runtime.modules import KernelFunction, Modules
@@ -79,6 +79,9 @@ class HostCodeDriver:
             "register_managed": modules.register_managed,
             "launch": self.launch,
             "error_read": self.error_read,
+            "time": clocks.time_of_day,
+            "monotonic": clocks.monotonic,
+            "passed": clocks.passed,
             "function_facts": self.function_facts,
             "device_facts": self.device_facts,
             "cudaFuncSetAttribute": self.set_attribute,

@@ -1,0 +1,60 @@
+// The host's clocks as an extension's code reads them: the modelled ones, as Python's are. The linker puts these in the
+// place of the system's (`--wrap`, extensions.py); threads wait by the real ones.
+#include "ask.h"
+#include <cerrno>
+#include <chrono>
+#include <ctime>
+#include <pthread.h>
+#include <sys/time.h>
+
+namespace {
+constexpr long long SECOND = 1000000000;
+long long real(clockid_t id) {
+  timespec t{};
+  clock_gettime(id, &t);
+  return t.tv_sec * SECOND + t.tv_nsec;
+}
+// Nanoseconds, by Python's name of the clock.
+long long read(const char *name, clockid_t id) {
+  return windtunnel::of_python() && windtunnel::answered() ? windtunnel::ask_number(name) : real(id);
+}
+long long of_day() { return read("time", CLOCK_REALTIME); }
+long long steady() { return read("monotonic", CLOCK_MONOTONIC); }
+bool is_steady(clockid_t id) { return id == CLOCK_MONOTONIC || id == CLOCK_MONOTONIC_RAW || id == CLOCK_MONOTONIC_COARSE || id == CLOCK_BOOTTIME; }
+bool is_of_day(clockid_t id) { return id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE; }
+timespec as_timespec(long long ns) { return {(time_t)(ns / SECOND), (long)(ns % SECOND)}; }
+// A wait that ends at a time of the modelled clock at the latest takes as long by the real one; then that time has come.
+template <class F> int wait(clockid_t id, const timespec *until, F waited) {
+  const long long wanted = until->tv_sec * SECOND + until->tv_nsec, left = wanted - (is_steady(id) ? steady() : of_day());
+  const timespec end = as_timespec(real(id) + left);
+  const int found = waited(&end);
+  if (found == ETIMEDOUT && windtunnel::of_python() && windtunnel::answered()) windtunnel::ask_number("passed", left);
+  return found;
+}
+}  // namespace
+
+extern "C" {
+std::chrono::steady_clock::time_point __wrap__ZNSt6chrono3_V212steady_clock3nowEv() { return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(steady())); }
+std::chrono::system_clock::time_point __wrap__ZNSt6chrono3_V212system_clock3nowEv() { return std::chrono::system_clock::time_point(std::chrono::nanoseconds(of_day())); }
+int __wrap_clock_gettime(clockid_t id, timespec *t) {
+  if (!is_steady(id) && !is_of_day(id)) return clock_gettime(id, t);
+  *t = as_timespec(is_steady(id) ? steady() : of_day());
+  return 0;
+}
+int __wrap_gettimeofday(timeval *t, void *) {
+  const long long ns = of_day();
+  *t = {(time_t)(ns / SECOND), (suseconds_t)(ns % SECOND / 1000)};
+  return 0;
+}
+time_t __wrap_time(time_t *t) {
+  const time_t now = (time_t)(of_day() / SECOND);
+  return t ? *t = now : now;
+}
+clock_t __wrap_clock() { return (clock_t)(steady() / (SECOND / CLOCKS_PER_SEC)); }  // a host that waits for a GPU is busy
+int __wrap_pthread_cond_timedwait(pthread_cond_t *c, pthread_mutex_t *m, const timespec *until) {
+  return wait(CLOCK_REALTIME, until, [=](const timespec *end) { return pthread_cond_timedwait(c, m, end); });
+}
+int __wrap_pthread_cond_clockwait(pthread_cond_t *c, pthread_mutex_t *m, clockid_t id, const timespec *until) {
+  return wait(id, until, [=](const timespec *end) { return pthread_cond_clockwait(c, m, id, end); });
+}
+}
