@@ -13,9 +13,11 @@ class CudaOutOfBounds(CudaKernelCheck):
     """A CUDA kernel reads or writes outside an allocation.
 
     ## What it does
-    Reports the line of a kernel whose access lies in no allocation: behind a tensor's end, before its beginning, in
-    memory that was freed, or outside the block's shared memory or the thread's local memory; with the thread, the
-    block, the argument and the distance. It does not matter whether other memory lies there.
+    Reports the line of a kernel whose access leaves the allocation that its pointer belongs to: behind a tensor's end,
+    before its beginning, in memory that was freed, or outside the block's shared memory or the thread's local memory;
+    with the thread, the block, the argument and the distance. Another allocation beside it counts as outside, unless
+    the pointer is chosen among several arguments, comes from memory, or points to where one allocation ends and the
+    next begins.
 
     ## Why it is bad
     The GPU notices only where no memory is mapped: "CUDA error: an illegal memory access was encountered" comes up at a

@@ -17,6 +17,8 @@ SHARED_BY_ALL = ("global", "generic")
 OWN = ("shared", "local")
 """Memory that holds what the kernel itself put there."""
 
+SCALED = ("mul", "mad", "shl")
+"""What multiplies its first two operands: a number from memory is an index there, no pointer."""
 UNKNOWN = ""
 """A pointer that comes from memory."""
 Origins = frozenset[int | str]
@@ -31,6 +33,8 @@ class Accessed:
     loaded: frozenset[Origins]
     stored: frozenset[Origins]
     atomic: frozenset[Origins]
+    by: Mapping[Instruction, Origins]
+    """Of each instruction."""
 
 
 def accessed(graph: Graph, parameters: Mapping[str, int], variables: Collection[str]) -> Accessed:
@@ -48,6 +52,7 @@ def accessed(graph: Graph, parameters: Mapping[str, int], variables: Collection[
                 if new:
                     origins[register] = origins.get(register, frozenset()) | found
     found_at: dict[str, set[Origins]] = {kind: set() for kind in KINDS.values()}
+    by: dict[Instruction, Origins] = {}
     for instruction in every:
         if instruction.name not in KINDS or instruction.space not in SHARED_BY_ALL:
             continue
@@ -55,8 +60,9 @@ def accessed(graph: Graph, parameters: Mapping[str, int], variables: Collection[
         place = instruction.operands[at] if len(instruction.operands) > at else ""
         words = REGISTER.findall(place)
         known = {o for word in words for o in origins.get(word, ())} | {word for word in words if word in variables}
-        found_at[KINDS[instruction.name]].add(frozenset(known or {UNKNOWN}))
-    return Accessed(**{kind: frozenset(found) for kind, found in found_at.items()})
+        by[instruction] = frozenset(known or {UNKNOWN})
+        found_at[KINDS[instruction.name]].add(by[instruction])
+    return Accessed(**{kind: frozenset(found) for kind, found in found_at.items()}, by=by)
 
 
 def _origin(
@@ -73,7 +79,9 @@ def _origin(
             return frozenset({parameters[place[1]] + int(place[2] or 0)})
         return frozenset({UNKNOWN} if instruction.type in ("b64", "u64", "s64") else ())
     named = {word for operand in instruction.operands[1:] for word in REGISTER.findall(operand) if word in variables}
-    return frozenset(named | {o for register in read for o in origins.get(register, ())})
+    factors = instruction.operands[1:3] if instruction.name in SCALED else ()
+    found = {o for r in read for o in origins.get(r, ()) if o != UNKNOWN or r not in factors}
+    return frozenset(named | found)
 
 
 def deciding(graph: Graph) -> list[Instruction]:

@@ -11,7 +11,7 @@ KINDS = {
     6: "shared-out-of-bounds", 7: "shared-uninitialized-read", 8: "divergent-barrier", 9: "missing-lanes",
     10: "local-out-of-bounds", 11: "assertion", 12: "trap", 13: "deadlock", 14: "warp-race", 15: "missed-barrier",
     16: "endless-wait", 17: "endless-loop", 18: "copy-under-way",
-    19: "global-race", 20: "global-warp-race", 21: "read-only-cache",
+    19: "global-race", 20: "global-warp-race", 21: "read-only-cache", 22: "other-allocation",
 }  # fmt: skip
 TRAPS = {
     1: "cudaErrorIllegalAddress", 2: "cudaErrorMisalignedAddress", 3: "cudaErrorAssert", 4: "cudaErrorLaunchFailure",
@@ -69,6 +69,9 @@ def sentence(i: Incident) -> str:
                 f"{who} {what} at an address that is far from every allocation: a null, freed or uninitialized pointer"
             )
         return f"{who} {what}, {i.detail} bytes behind the end{where}"
+    if i.kind == "other-allocation":
+        side = f"{i.detail - 1} bytes behind the end" if i.detail > 0 else f"{-i.detail} bytes before the beginning"
+        return f"{who} {what}, {side}{where}, in another allocation"
     if i.kind in ("shared-out-of-bounds", "local-out-of-bounds"):
         space = i.kind.split("-")[0]
         side = f"{i.detail} bytes behind the end of" if i.detail >= 0 else "outside of"

@@ -14,7 +14,7 @@ import numpy as np
 
 from windtunnel.ptx import layout as at
 from windtunnel.ptx.counters import Counters, count
-from windtunnel.ptx.dependence import UNKNOWN, Origins
+from windtunnel.ptx.dependence import SHARED_BY_ALL, UNKNOWN, Origins
 from windtunnel.ptx.emitter import Site
 from windtunnel.ptx.engine import Code, runtime_address
 from windtunnel.ptx.faults import BESIDE_ATOMICS, KINDS, TRAPS, Incident, KernelFault, sentence
@@ -55,8 +55,8 @@ MOST_INSTRUCTIONS = 1 << 32
 OUTPUT_BYTES = 1 << 20
 FAULT_ROOM = 256
 OF_ALLOCATIONS = (
-    "out-of-bounds", "uninitialized-read", "misaligned", "block-conflict", "global-race", "global-warp-race",
-    "read-only-cache",
+    "out-of-bounds", "other-allocation", "uninitialized-read", "misaligned", "block-conflict", "global-race",
+    "global-warp-race", "read-only-cache",
 )  # fmt: skip
 HEADERS = (
     "/torch/include/",
@@ -185,6 +185,8 @@ class Run:
         self.sites = list(kernel.sites)
         self.site_counts = (SiteCounts * max(len(self.sites), 1))()
         self.block_counts = (ctypes.c_uint64 * (2 * len(kernel.graph.blocks) + 2))()
+        if request.checks != "none":
+            self._confine()
         self._fill_machine()
         self._fill_context()
 
@@ -218,6 +220,28 @@ class Run:
             return 0 if index is None else self.table[index].start
         found = self.request.memory.allocation(int.from_bytes(self.request.arguments[origin : origin + 8], "little"))
         return found.start if found else 0
+
+    def _confine(self) -> None:
+        """Where addresses are computed from one pointer alone, accesses belong to the allocation that it points to."""
+        known: dict[Origins, tuple[int, int]] = {}
+        for site, counts in zip(self.sites, self.site_counts, strict=False):
+            origins = self.kernel.accessed.by.get(site.instruction, frozenset({UNKNOWN}))
+            if UNKNOWN in origins or site.space not in SHARED_BY_ALL:
+                continue
+            if origins not in known:
+                known[origins] = self._own(origins)
+            counts.own_low, counts.own_high = known[origins]
+
+    def _own(self, origins: Origins) -> tuple[int, int]:
+        begins = set(map(self._begin, origins)) - {0}
+        index = next((i for i, region in enumerate(self.regions) if {region.start} == begins), None)
+        if index is None:
+            return 0, 0
+        low, high = self.regions[index].start, self.regions[index].start + self.regions[index].size
+        before = self.regions[index - 1] if index else None
+        if before and before.start + before.size == low and low in self.addresses():
+            low = before.start  # a pointer behind the end of what lies before
+        return low, high
 
     def _regions(self) -> list[Allocation]:
         own = [v for v in self.table if v.size]
@@ -494,7 +518,8 @@ class Run:
             return None
         if kind in ("global-race", "global-warp-race") and asks:
             return None
-        argument, name = (None, None) if elsewhere or kind not in OF_ALLOCATIONS else self.argument(raw.address)
+        meant = self.site_counts[raw.site].own_high - 1 if kind == "other-allocation" else raw.address
+        argument, name = (None, None) if elsewhere or kind not in OF_ALLOCATIONS else self.argument(meant)
         incident = Incident(
             kind=kind, access=site.kind, size=site.size, block=block, thread=thread,
             other_thread=self._thread(raw.other) if raw.other >= 0 else None,

@@ -21,7 +21,7 @@ BUDGET, LOOPS = 148, 1 << 22
 TOGETHER, OFFERED = 796, 960
 """The lanes that have met, and what each has brought."""
 REGISTERS = 1216
-SITE_BYTES = 72
+SITE_BYTES = 88
 WHOLE_GRID = 16
 """The number of the barrier of all blocks, beside a block's 16."""
 WHOLE, PARTIAL = "whole", "partial"

@@ -28,7 +28,8 @@ class Region(Structure):
 class SiteCounts(Structure):
     _fields_ = [("low", c_uint64), ("high", c_uint64), ("requests", c_uint64), ("lanes", c_uint64), ("sectors",
         c_uint64),
-                ("wavefronts", c_uint64), ("bytes", c_uint64), ("lines", c_uint64), ("region", c_void_p)]  # fmt: skip
+                ("wavefronts", c_uint64), ("bytes", c_uint64), ("lines", c_uint64), ("region", c_void_p),
+                ("own_low", c_uint64), ("own_high", c_uint64)]  # fmt: skip
 
 
 class Fault(Structure):

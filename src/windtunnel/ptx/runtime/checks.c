@@ -75,6 +75,7 @@ static int global_groups(Context *c, Frame *f, const Groups *g) {
     if (r->low & part || ((uint64_t)g->size <= part && ((starts | g->bytes) & part))) return 0;
     if (r->pages && (g->shape == ONES || (uint64_t)g->size <= part)) return 0;
     if (g->constant && r->touched & WRITTEN) return 0;
+    if (s->own_high && (g->low < s->own_low || g->high + g->bytes > s->own_high)) return 0;
     for (int k = 0; k < g->runs; k++)
       if (!global_run(c, r, g->starts[k] - r->low, (int)g->bytes, g->size, f->warp, g->lane + GROUP * k, g->kind)) return 0;
   }
@@ -201,7 +202,10 @@ int wt_access(const uint64_t *a, int bits, int size, int code, int site, Context
         r->touched |= kind == LOAD ? READ : kind == STORE ? WRITTEN : READ | WRITTEN;
         if (p < r->touched_low || !r->touched_high) r->touched_low = p;
         if (p + size > r->touched_high) r->touched_high = p + size;
-        if (checking) global_shadow(c, r, p, size, site, thread, kind, code >> 8);
+        Site *s = &c->sites[site];
+        int64_t outside = !s->own_high ? 0 : p < s->own_low ? (int64_t)(p - s->own_low) : p >= s->own_high ? (int64_t)(p - s->own_high) + 1 : 0;
+        if (checking && outside) report(c, NEIGHBOUR, site, thread, 0, p, outside);
+        else if (checking) global_shadow(c, r, p, size, site, thread, kind, code >> 8);
         if (kind != LOAD && r->blank) memset(r->blank + (p - r->low), 0, size);
       }
     }

@@ -25,6 +25,7 @@ typedef struct {
   uint64_t low, high; // of the allocation that the site touched last
   uint64_t requests, lanes, sectors, wavefronts, bytes, lines;
   Region *region; // the same, if an instrumented access found it
+  uint64_t own_low, own_high; // the one allocation that its addresses are computed from; 0: nobody can tell
 } Site;
 
 typedef struct {
@@ -179,7 +180,7 @@ enum { LOAD, STORE, ATOMIC };
 enum { READ_ONLY = 1, ADDS = 1, SUMS = 2 }; // of a load; of an atomic
 enum { OUT_OF_BOUNDS = 1, UNINITIALIZED, MISALIGNED, RACE, CONFLICT, SHARED_OUT_OF_BOUNDS, SHARED_UNINITIALIZED,
        DIVERGENT_BARRIER, MISSING_LANES, LOCAL_OUT_OF_BOUNDS, ASSERTION, TRAPPED, HANGING, WARP_RACE, EXITED, SPINNING, ENDLESS,
-       UNDER_WAY, OWN_RACE, OWN_WARP_RACE, CACHED };
+       UNDER_WAY, OWN_RACE, OWN_WARP_RACE, CACHED, NEIGHBOUR };
 enum { TRAP_NONE, TRAP_ADDRESS, TRAP_MISALIGNED, TRAP_ASSERT, TRAP_INSTRUCTION, TRAP_DEADLOCK, TRAP_INTERRUPTED };
 #define MANY 0x7fffffffu
 #define ATOMICALLY 0x80000000u

@@ -34,6 +34,7 @@ WHOLE = 2
 """How many launches of each shape are looked at whole; later ones by a sample of their blocks."""
 CODES = {
     "out-of-bounds": "cuda-out-of-bounds",
+    "other-allocation": "cuda-out-of-bounds",
     "shared-out-of-bounds": "cuda-out-of-bounds",
     "local-out-of-bounds": "cuda-out-of-bounds",
     "uninitialized-read": "cuda-uninitialized",
