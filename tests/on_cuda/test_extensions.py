@@ -241,6 +241,12 @@ std::vector<int64_t> facts() {
     C10_CUDA_CHECK(cudaDeviceGetAttribute(&value, asked, 0));
     found.push_back(value);
   }
+  C10_CUDA_CHECK(cudaSetDeviceFlags(cudaDeviceBlockingSync | cudaDeviceMapHost));
+  static int64_t called = 0;
+  auto call = [](cudaStream_t, cudaError_t status, void *data) { *(int64_t *)data += 1 + status; };
+  C10_CUDA_CHECK(cudaStreamAddCallback(nullptr, call, &called, 0));
+  C10_CUDA_CHECK(cudaStreamSynchronize(nullptr));
+  found.push_back(called);
   return found;
 }
 """
@@ -250,7 +256,7 @@ def test_helpers_of_programs_find_the_runtime_by_its_guards(session: Session) ->
     cpp_extension = importlib.import_module("torch.utils.cpp_extension")
     declared = "std::vector<int64_t> facts();"
     extension = cpp_extension.load_inline("helpers", declared, OWN_HELPERS, functions=["facts"])
-    assert extension.facts() == [0, 0, 1, 1]  # the default mode of a card on a bus
+    assert extension.facts() == [0, 0, 1, 1, 1]  # the default mode of a card on a bus; one call
 
 
 CLOCKS = r"""

@@ -111,6 +111,15 @@ A3(cudaStreamWaitEvent, cudaStream_t, cudaEvent_t, unsigned)
 A2(cudaStreamGetPriority, cudaStream_t, int *)
 A2(cudaStreamIsCapturing, cudaStream_t, cudaStreamCaptureStatus *)
 A3(cudaLaunchHostFunc, cudaStream_t, cudaHostFn_t, void *)
+cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call, void *data, unsigned flags) {
+  if (flags) { windtunnel::last = cudaErrorInvalidValue; return cudaErrorInvalidValue; }
+  auto *whole = new std::function<void()>([=] { call(stream, cudaSuccess, data); });
+  return cudaLaunchHostFunc(stream, [](void *given) {
+    auto *own = (std::function<void()> *)given;
+    (*own)();
+    delete own;
+  }, whole);
+}
 A2(cudaEventCreateWithFlags, cudaEvent_t *, unsigned)
 A1(cudaEventDestroy, cudaEvent_t)
 A2(cudaEventRecord, cudaEvent_t, cudaStream_t)
