@@ -286,6 +286,12 @@ std::vector<double> seconds(torch::Tensor x) {
           d.tv_sec - c.tv_sec + (d.tv_usec - c.tv_usec) * 1e-6};
 }
 double now() { return std::chrono::duration<double>(Steady::now().time_since_epoch()).count(); }
+int launched_by_a_thread(torch::Tensor x) {  // while this one has Python's lock
+  cudaError_t found = cudaErrorUnknown;
+  std::thread thread([&] { slow_here<<<1, 256>>>(x.data_ptr<float>(), 8); found = cudaDeviceSynchronize(); });
+  thread.join();
+  return found;
+}
 bool waited() {  // threads wait as long as they say, by whatever clock they reckon
   std::mutex m;
   std::condition_variable v;
@@ -304,8 +310,9 @@ bool waited() {  // threads wait as long as they say, by whatever clock they rec
 
 def test_host_code_reads_the_modelled_clock(session: Session) -> None:
     cpp_extension = importlib.import_module("torch.utils.cpp_extension")
-    declared = "std::vector<double> seconds(torch::Tensor x); double now(); bool waited();"
-    names = ["seconds", "now", "waited"]
+    declared = "std::vector<double> seconds(torch::Tensor x); double now(); bool waited(); "
+    declared += "int launched_by_a_thread(torch::Tensor x);"
+    names = ["seconds", "now", "waited", "launched_by_a_thread"]
     extension = cpp_extension.load_inline("clocks", declared, CLOCKS, functions=names)
     x = torch.randn(1 << 16, device="cuda")
     extension.seconds(x)
@@ -321,3 +328,4 @@ def test_host_code_reads_the_modelled_clock(session: Session) -> None:
     before = time.monotonic()
     assert before < extension.now() < time.monotonic()
     assert extension.waited()
+    assert extension.launched_by_a_thread(x) == 0

@@ -22,8 +22,11 @@ HEADERS = "headers"
 MODELLED = (
     "_ZNSt6chrono3_V212steady_clock3nowEv", "_ZNSt6chrono3_V212system_clock3nowEv", "clock_gettime", "gettimeofday",
     "time", "clock", "pthread_cond_timedwait", "pthread_cond_clockwait",
+    "pthread_join", "pthread_cond_wait", "_ZNSt6thread4joinEv",
+    "_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE",
 )  # fmt: skip
-"""Functions of the system that the stub library answers by the modelled clock (`runtime/clocks.cpp`)."""
+"""Functions of the system that the stub library answers by the modelled clock, or without Python's lock
+(`runtime/clocks.cpp`)."""
 LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python")
 CUDA_SUFFIXES = (".cu", ".cuh")
 CUDA_LIBRARIES = frozenset((

@@ -10,6 +10,8 @@ typedef long long (*Answer)(const char *name, const long long *arguments, int co
 extern Answer answer;
 bool answered();  // whether an emulation answers, which is looked for where none has been met yet
 bool of_python();  // whether this thread is one of Python's: others may not wait for its lock, whose owner may wait for them
+void *let_go();  // of Python's lock, where this thread has it: those that it waits for may need it to ask
+void take_back(void *state);
 extern thread_local cudaError_t last;
 [[noreturn]] void raise();
 

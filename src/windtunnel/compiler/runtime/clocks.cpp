@@ -4,7 +4,9 @@
 #include <cerrno>
 #include <chrono>
 #include <ctime>
+#include <condition_variable>
 #include <pthread.h>
+#include <thread>
 #include <sys/time.h>
 
 namespace {
@@ -23,11 +25,17 @@ long long steady() { return read("monotonic", CLOCK_MONOTONIC); }
 bool is_steady(clockid_t id) { return id == CLOCK_MONOTONIC || id == CLOCK_MONOTONIC_RAW || id == CLOCK_MONOTONIC_COARSE || id == CLOCK_BOOTTIME; }
 bool is_of_day(clockid_t id) { return id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE; }
 timespec as_timespec(long long ns) { return {(time_t)(ns / SECOND), (long)(ns % SECOND)}; }
+template <class F> auto without_lock(F waited) {
+  void *state = windtunnel::let_go();
+  const auto found = waited();
+  windtunnel::take_back(state);
+  return found;
+}
 // A wait that ends at a time of the modelled clock at the latest takes as long by the real one; then that time has come.
 template <class F> int wait(clockid_t id, const timespec *until, F waited) {
   const long long wanted = until->tv_sec * SECOND + until->tv_nsec, left = wanted - (is_steady(id) ? steady() : of_day());
   const timespec end = as_timespec(real(id) + left);
-  const int found = waited(&end);
+  const int found = without_lock([&] { return waited(&end); });
   if (found == ETIMEDOUT && windtunnel::of_python() && windtunnel::answered()) windtunnel::ask_number("passed", left);
   return found;
 }
@@ -51,6 +59,10 @@ time_t __wrap_time(time_t *t) {
   return t ? *t = now : now;
 }
 clock_t __wrap_clock() { return (clock_t)(steady() / (SECOND / CLOCKS_PER_SEC)); }  // a host that waits for a GPU is busy
+int __wrap_pthread_join(pthread_t thread, void **result) { return without_lock([=] { return pthread_join(thread, result); }); }
+int __wrap_pthread_cond_wait(pthread_cond_t *c, pthread_mutex_t *m) { return without_lock([=] { return pthread_cond_wait(c, m); }); }
+void __wrap__ZNSt6thread4joinEv(std::thread *thread) { without_lock([=] { return thread->join(), 0; }); }
+void __wrap__ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE(std::condition_variable *v, std::unique_lock<std::mutex> &lock) { without_lock([&] { return v->wait(lock), 0; }); }
 int __wrap_pthread_cond_timedwait(pthread_cond_t *c, pthread_mutex_t *m, const timespec *until) {
   return wait(CLOCK_REALTIME, until, [=](const timespec *end) { return pthread_cond_timedwait(c, m, end); });
 }

@@ -40,6 +40,11 @@ bool answered() {
 
 bool of_python() { return Py_IsInitialized() && PyGILState_GetThisThreadState(); }
 
+void *let_go() { return Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr; }
+void take_back(void *state) {
+  if (state) PyEval_RestoreThread((PyThreadState *)state);
+}
+
 void raise() {
   PyGILState_STATE state = PyGILState_Ensure();
   PyObject *value = (PyObject *)ask_number("restore");
