@@ -110,6 +110,7 @@ def test_the_documents_card():
         ("GB200", "GB200-186GB"),
         ("B300", "B300-288GB"),
         ("RTX PRO 6000", "RTXPRO6000-Workstation"),
+        ("RTX PRO 6000 Max-Q", "RTXPRO6000-MaxQ"),
         ("Quadro RTX 8000", "QuadroRTX8000"),
         ("TITAN RTX", "TITANRTX"),
     ],
