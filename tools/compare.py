@@ -26,6 +26,8 @@ from tools.calibration import calibrate_bands, calibrate_compiled, calibrate_sus
 from tools.calibration.calibrate_cost import is_fitted
 from tools.corpus import recordings
 from tools.corpus.outcomes import Outcome, errors_of, show, summarize, tau
+from windtunnel import gpus
+from windtunnel.cost.sustained import limit_of
 
 UNPUBLISHED = (("gpt2-124M", "A100-SXM4-40GB", "bf16", 12), ("gpt2-124M", "RTX3090", "bf16", 8))
 """Programs without a published figure in the table: what they would reach."""
@@ -116,7 +118,7 @@ def languages(options: argparse.Namespace) -> None:
     found = []
     for row in recordings.read(recordings.LANGUAGES):
         if row.model.startswith(options.only):
-            band = max(calibrate_bands.band_of(row), calibrate_sustained.band_of(row.gpu))
+            band = calibrate_bands.band_of(row, limit_of(gpus.find(row.gpu).generation))
             for name, factor in (("PyTorch's attention", 1.0), ("as published", factors[row.gpu])):
                 group = f"{row.gpu}, {name}"
                 ms = row.predicted_ns(factor) / 1e6

@@ -28,9 +28,12 @@ DATA = ROOT / "src" / "windtunnel" / "cost" / "data"
 FOLDS = 5
 HEAD = "GPU              distance           n  median     p90    bias  inside"
 BANDS_HEAD = "Bands: the half-width around the predicted time that holds 80 % of the measured ones."
-SINGLE = ("step", "compiled_step")
+SINGLE = ("step",)
 """Tables of data files of which there is one."""
-OF_EXAM = ("convolutions, others", "direct convolutions, others")
+OF_EXAM = (
+    *(f"convolutions, {one}" for one in ("planes", "planes fp32", "volumes", "volumes fp32")),
+    "direct convolutions, others",
+)
 """Families of whose kernels only the exam's programs tell: `exam --bands` writes their bands, and fits leave them."""
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -167,6 +170,28 @@ def pooled(some: Sequence[Residuals]) -> Residuals:
     return Residuals(some[0].distance, "", np.concatenate([one.ratio for one in some]), us)
 
 
+def report_durations(some: Sequence[Residuals]) -> None:
+    """How many kernels are inside the bands by duration that others give: of a GPU without it, and without a fold."""
+    every = pooled(some)
+    assert every.us is not None
+    ratio, us = every.ratio, every.us
+    of_gpu = np.concatenate([np.full(len(one.ratio), number) for number, one in enumerate(some)])
+    of_fold = np.arange(len(ratio)) % FOLDS
+    parts = {"": of_fold} | ({one.gpu: of_gpu == number for number, one in enumerate(some)} if len(some) > 1 else {})
+    for gpu, of in parts.items():
+        held = []
+        for key in range(FOLDS) if not gpu else (True,):
+            knots = Residuals("", "", ratio[of != key], us[of != key]).by_duration()
+            if knots:
+                band = bands.KnownBand(0.0, tuple(zip(knots["us"], knots["widths"], strict=True)))
+                mine = of == key
+                widths = [band.width_at(one) for one in (us / ratio)[mine].tolist()]
+                held.append(np.abs(ratio[mine] - 1.0) <= widths)
+        if held:
+            print(f"{gpu or 'kernels':16} {every.distance:14} left out of the bands by duration: "
+                  f"{np.mean(np.concatenate(held)):.0%} inside", flush=True)  # fmt: skip
+
+
 def report_all(some: Sequence[Residuals]) -> None:
     """A line each, beside the band of them all."""
     for one in some:
@@ -218,7 +243,7 @@ def update_bands(families: Sequence[str], rows: Tables) -> None:
 def begin_bands() -> None:
     """No band but those that the exam's programs give."""
     kept = [("band", row) for row in stored("bands").get("band", []) if row["family"] in OF_EXAM]
-    write("bands", BANDS_HEAD, [*kept, *((kind, {"share": 1.0}) for kind in SINGLE)])
+    write("bands", BANDS_HEAD, [*kept, *((kind, {"factor": 1.0}) for kind in SINGLE)])
 
 
 # The data files of the cost model.
@@ -288,7 +313,7 @@ OTHERS = (
     curves.curve,
     curves._curves,
     bands.known_band,
-    bands.step_share,
+    bands.cancelling,
     neighbours.measured,
     sustained.limit_of,
     collectives._links,

@@ -14,6 +14,8 @@ from tools.corpus import recordings, training
 from tools.fitting import Residuals, forget_shares
 
 from windtunnel.cost import bands
+from windtunnel.cost.bands import Known
+from windtunnel.cost.sustained import Limit
 
 
 def test_the_committed_curves_meet_the_kernel_timings():
@@ -100,30 +102,38 @@ def test_a_band_lies_between_those_of_two_durations():
 
 
 def test_a_generation_has_its_own_band_where_it_was_examined_and_else_that_of_all():
-    found = {name: bands.band("convolutions, others", "borrowed", name) for name in ("hopper", "ada", "volta", "")}
-    assert found["volta"] == found[""]
-    assert len(set(found.values())) == 3
+    found = {name: bands.band("convolutions, planes", "borrowed", name) for name in ("hopper", "volta", "")}
+    assert found["volta"] == found[""] != found["hopper"]
+    assert max(found.values()) < bands.band("convolutions, volumes", "borrowed")
 
 
-def test_the_step_share_narrows_wide_bands_of_many_kernels_alone():
-    def of_step(width, compiled=False, number=10**9):
-        return bands.of_step(bands.Kernels(width, number), compiled)
+def test_errors_of_single_kernels_cancel_with_the_root_of_their_number_alone():
+    def of_step(width, number, whole=0.0, limited=0.0, limit=None):
+        return bands.of_step(bands.Kernels(width, number, whole, limited), limit)
 
-    assert of_step(0.03) == 0.03
-    assert of_step(0.3) == pytest.approx(0.3 * bands.step_share())
-    assert 0.05 <= of_step(0.06) <= 0.06
-    assert of_step(0.3, compiled=True) == pytest.approx(min(0.9, 0.3 * bands.step_share(compiled=True)))
-    assert of_step(0.3, number=1) == 0.3
-    assert of_step(0.3, number=10**9) < of_step(0.3, number=2) < 0.3
+    assert of_step(0.03, 10**9) == 0.03
+    assert of_step(0.4, 36) == pytest.approx(0.4 * bands.cancelling() / 6)
+    assert 0.05 <= of_step(0.06, 10**9) <= 0.06
+    assert of_step(0.3, 1) == of_step(0.3, 2) == 0.3
+    assert of_step(0.3, 100) < of_step(0.3, 25) < 0.3
+    assert of_step(0.4, 36, whole=0.1) == pytest.approx(0.1 + of_step(0.4, 36))
+
+
+def test_a_run_at_its_power_limit_is_as_well_known_as_the_trainings_that_it_is_like():
+    limit = Limit(0.8, 0.3, 0.4, 0.07, 0.8)
+    of = [bands.of_step(bands.Kernels(0.4, 16, 0.0, part), limit) for part in (0.0, 0.4, 0.8, 1.0)]
+    assert of[0] == bands.of_step(bands.Kernels(0.4, 16))
+    assert of[1] == pytest.approx((of[0] + 0.07) / 2)
+    assert of[2] == of[3] == 0.07
 
 
 def test_a_kernel_that_takes_nearly_all_of_a_step_counts_as_one():
-    alone = bands.Kernels.of([(990, 0.4), (5, 0.1), (5, 0.1)])
-    equal = bands.Kernels.of([(10, 0.4), (10, 0.2)])
+    alone = bands.Kernels.of([(990, Known(0.4)), (5, Known(0.1)), (5, Known(0.1))])
+    equal = bands.Kernels.of([(10, Known(0.4, of_steps=True)), (10, Known(0.2, limited=True))])
     assert alone.number == pytest.approx(1.0, abs=0.03)
-    assert (equal.number, equal.mean) == (2.0, pytest.approx(0.3))
+    assert equal == (pytest.approx(0.1), 2.0, pytest.approx(0.2), 0.5)
     assert bands.Kernels.of([]) is None
-    assert bands.Kernels.of([(0, 0.4)]) is None
+    assert bands.Kernels.of([(0, Known(0.4))]) is None
 
 
 @pytest.mark.parametrize("held_out", [False, True])

@@ -80,8 +80,8 @@ def test_an_rms_norm_takes_as_long_as_a_layer_norm():
 
 def test_a_batch_norm_reads_its_images_twice_in_training_only():
     training = norm("aten::native_batch_norm", IMAGES, training=1)
-    assert passes(V100, training) == pytest.approx(3, rel=0.03)
-    assert passes(V100, norm("aten::native_batch_norm", IMAGES, training=0)) == pytest.approx(2, rel=0.03)
+    assert passes(L4, training) == pytest.approx(3, rel=0.03)
+    assert passes(L4, norm("aten::native_batch_norm", IMAGES, training=0)) == pytest.approx(2, rel=0.03)
 
 
 def test_its_backward_pass_reads_gradients_and_images_twice():
@@ -117,7 +117,7 @@ def test_an_operand_in_another_order_costs_more_and_norms_copy_it_first(name, co
     size = 4 * 64 * 4096 * 1024
     plain = norm(name, shape)
     share = streams.class_share("scattered", False)
-    added = passes(V100, plain._replace(detail=(("scattered", size),))) - passes(V100, plain)
+    added = passes(L4, plain._replace(detail=(("scattered", size),))) - passes(L4, plain)
     assert added == pytest.approx(1 / share - 1 + 2 * copies, rel=0.02, abs=0.01)
 
 

@@ -47,7 +47,7 @@ def test_a_gpu_that_rests_recovers() -> None:
     load = Sustained("hopper")
     for at in range(1000):
         load.slowdown(0.8 * MS, at * MS)
-    assert load.band > 0
+    assert load.met is not None
     assert load.slowdown(0.8 * MS, round(1000 * MS + 3 * WINDOW_NS)) == 1.0
 
 
@@ -57,7 +57,7 @@ def test_one_kernel_longer_than_the_window_is_a_load() -> None:
 
 def test_constants_that_were_fitted_on_trainings_hold_the_loss_already() -> None:
     assert set(slowdowns(0.9, 1000, "ampere-86")) == {1.0}
-    assert Sustained("volta").band == 0.0
+    assert Sustained("volta").met is None
 
 
 @pytest.mark.parametrize(("dtype", "counts"), [("bfloat16", True), ("float16", True), ("float32", False)])
@@ -80,11 +80,12 @@ def test_the_trainings_are_met_by_the_programs_attention_and_better_by_that_of_t
         as_published = [one.predicted_ns(factors[card]) / 1e6 / one.ms for one in mine]
         assert median(abs(ratio - 1.0) for ratio in of_pytorch) < least
         assert median(abs(ratio - 1.0) for ratio in as_published) < 0.04
+        limit = limit_of(gpus.find(card).generation)
         inside = [
-            abs(1.0 / ratio - 1.0) <= calibrate_bands.band_of(one)
+            abs(1.0 / ratio - 1.0) <= calibrate_bands.band_of(one, limit)
             for one, ratio in zip(mine, as_published, strict=True)
         ]
-        assert sum(inside) / len(inside) > 0.7
+        assert 0.7 < sum(inside) / len(inside) < 0.92
 
 
 def test_the_limit_is_what_the_fit_gives() -> None:

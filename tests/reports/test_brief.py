@@ -9,6 +9,7 @@ from windtunnel.reports.parts.summary import summarize
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.operation import Site
 from windtunnel.trace.trace import Trace
+from windtunnel.trace.units import far_words
 
 LONG = "every output is compared with every target, so that the model learns their mean and nothing else at all " * 4
 
@@ -79,3 +80,8 @@ def test_a_saving_is_never_cut(program):
     shown = brief.lines(summarize(program.trace, findings), 80)
     assert any(line.startswith("also    saves 30 % of the step: a-code") for line in shown)
     assert max(map(len, shown)) <= 80
+
+
+def test_a_step_with_nothing_measured_near_it_says_so() -> None:
+    assert far_words(None) == far_words(0.39) == ""
+    assert far_words(0.5) == "no measurement near this: a factor of 2"

@@ -26,6 +26,7 @@ from tools.calibration import (
     calibrate_compiled,
     calibrate_cost,
     calibrate_images,
+    calibrate_iterated,
     calibrate_neighbours,
     calibrate_network,
     calibrate_products,
@@ -47,6 +48,7 @@ PARTS: dict[str, ModuleType] = {
     "collectives": calibrate_collectives,
     "network": calibrate_network,
     "neighbours": calibrate_neighbours,
+    "iterated": calibrate_iterated,
     "sustained": calibrate_sustained,
 }
 """Each fits with `calibrate`, but for those that need what the images' fit has found, and has a `check`."""
@@ -84,6 +86,7 @@ def calibrate() -> None:
         "collectives": calibrate_collectives.calibrate,
         "collectives between nodes": calibrate_network.calibrate,
         "measured kernels, each left out": calibrate_neighbours.calibrate,
+        "element-wise kernels that work out places, left out": calibrate_iterated.calibrate,
         "trainings that hold their load": calibrate_sustained.calibrate,
     }
     for name, stage in stages.items():

@@ -3,15 +3,14 @@
 Convolutions on tensor cores were never timed one by one, so their band is that of the steps that they take three tenths
 of at least, or a tenth for depthwise ones.
 
-A step's band is the mean of its kernels', by their time: all of it where one kernel takes the time, and a share of it
-where many do, since their errors cancel in part. The share holds 80 % of the steps of four sets of equal weight: timm's
-models eager and compiled (with the model's family left out), those of `make accuracy-transformers`, and those of `make
-accuracy` that nothing was fitted on. Compiled steps have a share of their own, which holds 80 % of timm's.
+A step's band is the mean of its kernels', by their time. The errors of kernels that were timed one by one cancel with
+the root of their number; those of convolutions and of Inductor's kernels, whose bands are those of whole steps, have
+cancelled already. By what, is one factor, which holds 80 % of the steps of four sets of equal weight: timm's models
+eager and compiled (with the model's family left out), those of `make accuracy-transformers`, and those of `make
+accuracy` that nothing was fitted on. It is cross-validated with each set left out.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from tools.fitting import (
     band_row,
     chosen,
     forget,
+    rounded,
     stored,
     tables_of,
     update_bands,
@@ -36,7 +36,7 @@ from tools.fitting import (
 )
 from windtunnel import gpus
 from windtunnel.cost import CostModel, bands
-from windtunnel.operators.classes import is_generated
+from windtunnel.cost.sustained import Limit
 
 FROM_STEPS = {
     "convolutions": ("convolution ", 0.3),
@@ -53,15 +53,14 @@ def kernels_of(recording: Recording) -> bands.Kernels:
     cost = CostModel(gpus.find(recording.gpu), recording.cuda)
     priced = [cost.kernel(one) for one in recording.signatures]
     counts = np.bincount([at for at in recording.order if at >= 0], minlength=len(priced)).tolist()
-    found = bands.Kernels.of((n * one.duration_ns, one.band) for n, one in zip(counts, priced, strict=True))
+    found = bands.Kernels.of((n * one.duration_ns, one.known) for n, one in zip(counts, priced, strict=True))
     assert found is not None
     return found
 
 
-def band_of(recording: Recording) -> float:
-    """The band that is printed for a step."""
-    compiled = any(is_generated(one.name) for one in recording.signatures)
-    return bands.of_step(kernels_of(recording), compiled)
+def band_of(recording: Recording, limit: Limit | None = None) -> float:
+    """The band that is printed for a step; `limit` is the power limit that it met."""
+    return bands.of_step(kernels_of(recording), limit)
 
 
 def part_of(steps: RecordedSteps, begins: str, levels: dict[str, int]) -> Array:
@@ -118,31 +117,42 @@ def of_group(found: calibrate_images.Found, wanted: Mask) -> tuple[list[Recordin
     return chosen(found.steps.recordings, wanted), (found.steps.ms / found.left_out)[wanted]
 
 
+StepSet = tuple[list[Recording], Array]
+"""Steps, and published over predicted times."""
+
+
 def step_bands(found: calibrate_images.Found) -> None:
-    """Write the shares of its kernels' bands that are a step's: one of all steps, and one of compiled ones."""
-    eager = {"images": of_group(found, ~found.is_compiled)} | others()
-    compiled = {"compiled": of_group(found, found.is_compiled)}
-    rows = {"step": share_of(eager | compiled), "compiled_step": share_of(compiled)}
-    write("bands", BANDS_HEAD, [*tables_of({"band": stored("bands")["band"]}), *rows.items()])
+    """Write by what errors of kernels cancel, and print how many steps of each set are inside with it left out."""
+    eager, compiled = of_group(found, ~found.is_compiled), of_group(found, found.is_compiled)
+    sets = {"images": eager} | others() | {"compiled": compiled}
+    needed = {name: factors_needed(*some) for name, some in sets.items()}
+    factor = held_by(list(needed.values()))
+    source = "whole steps that nothing, or nothing of their family, was fitted on"
+    row = {"factor": factor, "n": sum(map(len, needed.values())), "source": f"{source}: {', '.join(sets)}"}
+    write("bands", BANDS_HEAD, [*tables_of({"band": stored("bands")["band"]}), ("step", row)])
     forget()
-    for kind, row in rows.items():
-        print(f"{kind}: {row['share']:.2f} of its kernels' mean band")
-    for name, (some, ratios) in (eager | compiled).items():
+    print(f"step: {factor:.2f} times its kernels' mean band, over the root of their number")
+    for name, (some, ratios) in sets.items():
         show(name, some, ratios)
+        rest = held_by([one for other, one in needed.items() if other != name])
+        print(f"{'':14} the set left out: {rest:.2f}, {np.mean(needed[name] <= rest):.0%} inside")
 
 
-def share_of(sets: dict[str, tuple[list[Recording], Array]]) -> dict[str, Any]:
-    """The share that holds so much of the steps of sets of equal weight as `MARGIN` says: of many kernels."""
-    parts = []
-    for some, ratios in sets.values():
-        means, alone = np.array([(one.mean, 1.0 / one.number) for one in map(kernels_of, some)]).T
-        parts.append((np.abs(ratios - 1.0) / means - alone) / (1.0 - alone))
-    every = np.concatenate(parts)
-    weights = np.concatenate([np.full(len(part), 1.0 / (len(parts) * len(part))) for part in parts])
+def factors_needed(some: list[Recording], ratios: Array) -> Array:
+    """Which factor each step needs to be inside its band; infinite where the mean of its bands is too narrow."""
+    kernels = [kernels_of(one) for one in some]
+    single, number, whole = np.array([(one.single, one.number, one.whole) for one in kernels]).T
+    share = np.maximum(0.0, np.abs(ratios - 1.0) - whole) / np.maximum(single, 1e-9)
+    found: Array = np.where(share > 1.0, np.inf, share * np.sqrt(number))
+    return found
+
+
+def held_by(needed: list[Array]) -> float:
+    """The factor that holds so much of the steps of sets of equal weight as `MARGIN` says."""
+    every = np.concatenate(needed)
+    weights = np.concatenate([np.full(len(part), 1.0 / (len(needed) * len(part))) for part in needed])
     order = np.argsort(every)
-    within = np.searchsorted(np.cumsum(weights[order]), MARGIN)
-    source = f"whole steps that nothing, or nothing of their family, was fitted on: {', '.join(sets)}"
-    return {"share": round(float(every[order][within]), 3), "n": len(every), "source": source}
+    return rounded(every[order][np.searchsorted(np.cumsum(weights[order]), MARGIN)])
 
 
 def show(name: str, some: list[Recording], ratios: Array) -> None:

@@ -190,11 +190,14 @@ def memory_bound_kernels() -> dict[str, list[float]]:
     def shape(row: Row) -> str:
         return row["inputs"] + row["dtypes"]
 
+    of_gradients = {
+        what: left_out(data["embedding"][0], tuple(GRADIENT), gradients, key)
+        for what, key in (("GPU", lambda row: row["gpu"]), ("shape", shape))
+    }
     found = {
         "scans": left_out(share["scan"], ("share",), long_rows, lambda row: row["gpu"]),
         "index": left_out(share["index"], ("share",), by_class["index"], shape),
-        "embedding": left_out(share["embedding"], ("share",), gathers, shape)
-        + left_out(data["embedding"][0], tuple(GRADIENT), gradients, lambda row: row["gpu"]),
+        "embedding": left_out(share["embedding"], ("share",), gathers, shape) + of_gradients["GPU"],
         "random": [],
     }
     for constants in data["scan"]:
@@ -210,7 +213,7 @@ def memory_bound_kernels() -> dict[str, list[float]]:
     shares = (share["scan"], share["index"], share["embedding"])
     for row in (*shares, *data["scan"], *data["embedding"], *data["generator"]):
         row |= {"source": source}
-    for name, ratios in found.items():
+    for name, ratios in (found | {f"gradient, {what}": one for what, one in of_gradients.items()}).items():
         show(name, ratios)
     write("streams", STREAMS_HEAD, tables_of(data))
     return found

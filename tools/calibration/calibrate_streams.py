@@ -13,7 +13,17 @@ from typing import NamedTuple
 import numpy as np
 
 from tools.corpus import tables
-from tools.fitting import Array, Residuals, band_rows, forget_shares, report_all, tables_of, update_bands, write
+from tools.fitting import (
+    Array,
+    Residuals,
+    band_rows,
+    forget_shares,
+    report_all,
+    report_durations,
+    tables_of,
+    update_bands,
+    write,
+)
 from windtunnel import gpus
 from windtunnel.cost import CostModel, files
 from windtunnel.cost.families import streams
@@ -124,6 +134,7 @@ def check(update: bool = False) -> None:
                 residuals[distance].append(Residuals(distance, key, ratios(kernels, gpu, row[2]), us))
     for some in residuals.values():
         report_all(some)
+        report_durations(some)
     if update:
         update_bands(("streams",), band_rows("streams", residuals, SOURCES))
 

@@ -21,7 +21,6 @@ from tools.corpus.recordings import Recording
 from tools.fitting import HEAD, Array, Mask, Residuals, Tables, fold_of, forget, left_out, write
 from windtunnel import gpus
 from windtunnel.cost import CostModel
-from windtunnel.cost.sustained import limit_of
 from windtunnel.operators.classes import classify
 
 HEADS = "What tensor cores keep of their speed in a training that holds its load: cost/sustained.py."
@@ -130,12 +129,6 @@ def attention() -> dict[str, float]:
     return fit(some, np.ones(len(some.ms), dtype=bool))[1]
 
 
-def band_of(gpu: str) -> float:
-    """The least band of a training on a GPU that was slowed."""
-    limit = limit_of(gpus.find(gpu).generation)
-    return 0.0 if limit is None else limit.band
-
-
 def remove() -> None:
     """Let tensor cores keep all of their speed."""
     write("sustained", HEADS, [])
@@ -155,7 +148,8 @@ def calibrate() -> None:
         (FITTED, widths["model"], count, f"{fitted}; the band is that of models left out"),
         (BORROWED, widths["GPU"], 0, "assumed: that of A100 and H100; the band is that of the GPU left out"),
     )
-    head = {"share": share, "begins": BEGINS, "full": FULL}
+    part = np.median((some.products + some.attention) / (some.products + some.attention + share * some.others))
+    head = {"share": share, "begins": BEGINS, "full": FULL, "part": round(float(part), 3)}
     tables: Tables = [
         ("limit", {"generations": names, **head, "band": band, "n": n, "source": source})
         for names, band, n, source in rows

@@ -27,24 +27,38 @@ from tools.fitting import OF_EXAM, Residuals, band_row, update_bands
 from windtunnel import gpus, hosts
 from windtunnel.cost import bands, neighbours
 
-BANDS = dict(
-    zip(OF_EXAM, (("convolution, transposed", "convolution, 1-D", "convolution, 3-D"), ("convolution, depthwise",)),
-        strict=True)
-)  # fmt: skip
-"""Families of kernels of which no network that was timed has any, and the kinds of programs that tell of them."""
+OTHERS = ("convolution, transposed", "convolution, 1-D", "convolution, 3-D")
+"""Kinds of programs of convolutions of which no network that was timed has any."""
+
+
+def family_of(row: Row) -> str:
+    """The family of kernels, of OF_EXAM, that a program tells of; empty where others tell of its kernels too."""
+    if row.program.family == "convolution, depthwise":
+        return "direct convolutions, others"
+    if row.program.family not in OTHERS:
+        return ""
+    longest, _ = max(row.kernels, key=lambda one: one[1])
+    dims = "volumes" if len(longest.shapes[0]) == 5 else "planes"
+    in_tf32 = ("tf32", 1) in longest.detail and "tf32" in gpus.find(row.gpu).peak_flops
+    return f"convolutions, {dims}{'' if in_tf32 else ' fp32'}"
 
 
 def write_bands(found: list[Row], unseen: list[Row]) -> None:
-    """Write the bands that only these programs tell of: with the program left out, where constants were set on it."""
-    seen = {(row.program, row.outcome.group): row for row in (*found, *unseen)}
+    """Write the bands that only these programs tell of: with the program left out, where constants were set on it.
+
+    Programs that the host bounds say nothing of kernels.
+    """
+    bound = (row for row in found if left_out.is_of_kernels(row))
+    seen = {(row.program, row.outcome.group): row for row in (*bound, *unseen)}
     written = []
-    for family, kinds in BANDS.items():
-        some = [row for row in seen.values() if row.program.family in kinds]
-        source = f"KernelBench's level 1, odd numbers, nine machines, the program left out: {'; '.join(kinds)}"
+    for family in OF_EXAM:
+        some = [row for row in seen.values() if family_of(row) == family]
+        numbers = sorted({str(row.program.number) for row in some}, key=int)
+        source = f"KernelBench's level 1, nine machines, the program left out: {', '.join(numbers)}"
         for generation, mine in {**by_generation(some), "": some}.items():
             ratios = np.array([1.0 / row.outcome.ratio for row in mine])
             written.append(band_row(family, Residuals("borrowed", generation, ratios), source))
-    update_bands(tuple(BANDS), written)
+    update_bands(OF_EXAM, written)
 
 
 def by_generation(some: list[Row]) -> dict[str, list[Row]]:

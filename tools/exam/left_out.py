@@ -70,9 +70,16 @@ CONSTANTS = (
     Constant("volumes of few channels, arithmetic", convolutions, "VOLUMES_OF_FEW", 1, 0.9),
     Constant("cross entropy's wait, L2", streams, "LIKELIHOOD_US", 0, 0.5),
     Constant("cross entropy's wait, memory", streams, "LIKELIHOOD_US", 1, 0.5),
+    Constant("batch norm's statistics", streams, "STATISTICS_CYCLES", "batch_norm", 1.0),
+    Constant("group norm's statistics", streams, "STATISTICS_CYCLES", "group_norm", 1.0),
     Constant("pools of volumes", streams, "VOLUME_CYCLES", None, 1.0),
     Constant("a T4's clock under small kernels", "T4", "clock_share", None, 1.0),
 )
+
+
+def is_of_kernels(row: Row) -> bool:
+    """Whether kernels take most of a program's time, so that it tells of them and not of the host."""
+    return sum(ns for _, ns in row.kernels) >= LEAST_PART * 1e6 * row.outcome.predicted
 
 
 class Case:
@@ -147,9 +154,7 @@ def cross_validate(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """The rows that hand-set constants price, by what was left out when each was predicted; prints the errors."""
     before = [(one, now(one)) for one in CONSTANTS]
     try:
-        cases = [
-            Case(row) for row in rows if sum(ns for _, ns in row.kernels) >= LEAST_PART * 1e6 * row.outcome.predicted
-        ]
+        cases = [Case(row) for row in rows if is_of_kernels(row)]
         cases = [case for case in cases if case.constants]
         values = fit(cases)
         sets = {"as they are": np.array([case.row.outcome.predicted for case in cases])}

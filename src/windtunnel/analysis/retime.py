@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from windtunnel.cost.bands import Kernels, of_step
+from windtunnel.cost.bands import Kernels, Known, of_step
 from windtunnel.cost.model import CostModel
 from windtunnel.cost.sustained import Sustained
 from windtunnel.errors import FileFormatError, UsageError
@@ -22,7 +22,6 @@ from windtunnel.machine.launches import MARKED, network_band
 from windtunnel.machine.occupancy import FULL, Occupancy
 from windtunnel.networks import Network, Spread
 from windtunnel.networks import from_description as from_network
-from windtunnel.operators.classes import is_generated
 from windtunnel.trace.operation import Kind, Lane, Signature
 from windtunnel.trace.plain import Json
 from windtunnel.trace.rows import Row
@@ -152,11 +151,11 @@ class _Line:
 
 
 class _Price(NamedTuple):
-    """How much longer something takes now; its occupancy in thousandths; its error band; its work, then and now."""
+    """How much longer something takes now; its occupancy in thousandths; how known it is; its work, then and now."""
 
     ratio: float
     occupancy: int = 0
-    band: float = 0.0
+    known: Known = Known(0.0)
     peak_ns: tuple[float, float] = (0.0, 0.0)
 
 
@@ -175,7 +174,7 @@ def _price(kind: Kind, old: CostModel, new: CostModel, device: int, signature: S
         return _Price(1.0, 1)
     then, now = old.kernel(signature), new.kernel(signature)
     ratio = now.duration_ns / then.duration_ns if then.duration_ns else 1.0
-    return _Price(ratio, max(1, min(FULL, round(now.occupancy * FULL))), now.band, (then.peak_ns, now.peak_ns))
+    return _Price(ratio, max(1, min(FULL, round(now.occupancy * FULL))), now.known, (then.peak_ns, now.peak_ns))
 
 
 class Retiming:
@@ -213,7 +212,7 @@ class Retiming:
         self.prices: dict[tuple[int, int, int], _Price] = {}
         self.kernel_before_ns = 0
         self.kernel_ns = 0
-        self.spent: Counter[tuple[int, float]] = Counter()  # number of a kernel's signature, its band -> its time
+        self.spent: Counter[tuple[int, Known]] = Counter()  # number of a kernel's signature, its band -> its time
         self.scale, self.lead_ns = 1.0, 0
         self.guess = trace.facts.get("source") == "measured"
         self.shared = {d for d in range(len(after)) if len({x.stream for x in trace.lanes if x.device == d}) > 1}
@@ -223,11 +222,9 @@ class Retiming:
 
     def band(self) -> float | None:
         """The error band of the kernels together, as a share of their time."""
-        compiled = any(is_generated(self.trace.signatures[number].name) for number, _ in self.spent)
-        kernels = Kernels.of((ns, width) for (_, width), ns in self.spent.items())
-        if kernels is None:
-            return None
-        return max(of_step(kernels, compiled), *(now.band for _, now in self.loads))
+        kernels = Kernels.of((ns, known) for (_, known), ns in self.spent.items())
+        limit = next((now.met for _, now in self.loads if now.met is not None), None)
+        return None if kernels is None else of_step(kernels, limit)
 
     def take(self, row: Row) -> None:
         """Put one row on the new clock."""
@@ -323,7 +320,7 @@ class Retiming:
         kind, _, number, _, issued, start, end, size_bytes = row
         line = self._line(lane)
         signature = self.trace.signatures[number]
-        ratio, occupancy, band, (work_before, work_now) = self._price(Kind(kind), lane.device, number, size_bytes)
+        ratio, occupancy, known, (work_before, work_now) = self._price(Kind(kind), lane.device, number, size_bytes)
         length: float = end - start
         if work_before and self.scale == 1.0:  # what is scaled is given its time anew
             length = round(length / self.loads[lane.device][0].slowdown(work_before, start))
@@ -349,7 +346,7 @@ class Retiming:
         if kind == Kind.KERNEL:
             self.kernel_before_ns += end - start
             self.kernel_ns += duration
-            self.spent[number, band] += duration
+            self.spent[number, known] += duration
             if lane.device in self.shared:
                 begin = self._place(lane, host.now_ns, begin, duration, occupancy)
         ended_now = begin + duration

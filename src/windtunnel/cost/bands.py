@@ -9,6 +9,7 @@ from math import log
 from typing import NamedTuple
 
 from windtunnel.cost.files import read
+from windtunnel.cost.sustained import Limit
 
 WIDEST = 0.9
 """A predicted time is never negative."""
@@ -24,12 +25,7 @@ def band(family: str, distance: str, gpu: str = "", us: float | None = None) -> 
     some. A kernel of `us` microseconds has the width of those that take about as long, where the family has that.
     """
     known = known_band(family, distance, gpu)
-    if us is None or not known.durations:
-        return min(WIDEST, known.width)
-    for (low, narrow), (high, wide) in pairwise(known.durations):
-        if us < high:
-            return min(WIDEST, narrow + (wide - narrow) * max(0.0, log(max(us, 1e-3) / low)) / log(high / low))
-    return min(WIDEST, known.durations[-1][1])
+    return known.width_at(us) if us is not None and known.durations else min(WIDEST, known.width)
 
 
 class KnownBand(NamedTuple):
@@ -37,6 +33,13 @@ class KnownBand(NamedTuple):
 
     width: float
     durations: tuple[tuple[float, float], ...]
+
+    def width_at(self, us: float) -> float:
+        """The band of kernels that take about so long."""
+        for (low, narrow), (high, wide) in pairwise(self.durations):
+            if us < high:
+                return min(WIDEST, narrow + (wide - narrow) * max(0.0, log(max(us, 1e-3) / low)) / log(high / low))
+        return min(WIDEST, self.durations[-1][1])
 
 
 @cache
@@ -49,37 +52,61 @@ def known_band(family: str, distance: str, gpu: str) -> KnownBand:
     return KnownBand(0.5, ())
 
 
-class Kernels(NamedTuple):
-    """The kernels of a step as its band sees them: the mean of their bands, by their time, and how many there are.
+class Known(NamedTuple):
+    """How well a kernel's time is known.
 
-    `number` is that of different kernels that would take equal parts of the time: the same call has the same error
-    however often it runs, and one that takes nearly all of a step leaves nothing to cancel with.
+    `of_steps` says that its band is that of whole steps, in which the errors of kernels have cancelled already,
+    `limited` that a power limit slows it in trainings that hold their load.
     """
 
-    mean: float
+    band: float
+    of_steps: bool = False
+    limited: bool = False
+
+
+class Kernels(NamedTuple):
+    """The kernels of a step as its band sees them: means of their bands, by their time, and how many there are.
+
+    `number` is that of different kernels that would take equal parts of the time: the same call has the same error
+    however often it runs, and one that takes nearly all of a step leaves nothing to cancel with. `single` is the part
+    of kernels that were timed one by one in the mean, `whole` that of those known from whole steps, and `limited` the
+    part of the time that a power limit can slow.
+    """
+
+    single: float
     number: float
+    whole: float = 0.0
+    limited: float = 0.0
 
     @classmethod
-    def of(cls, some: Iterable[tuple[float, float]]) -> Kernels | None:
+    def of(cls, some: Iterable[tuple[float, Known]]) -> Kernels | None:
         """Of the time and the band of each different kernel; None where none takes any time."""
-        times, widths = zip(*some, strict=True) if (some := list(some)) else ((), ())
-        total = sum(times)
+        some = list(some)
+        total = sum(time for time, _ in some)
         if not total:
             return None
-        mean = sum(time * width for time, width in zip(times, widths, strict=True)) / total
-        return cls(mean, total**2 / sum(time**2 for time in times))
+        parts = {of_steps: sum(time * one.band for time, one in some if one.of_steps == of_steps) / total
+                 for of_steps in (False, True)}  # fmt: skip
+        number = total**2 / sum(time**2 for time, _ in some)
+        return cls(parts[False], number, parts[True], sum(time for time, one in some if one.limited) / total)
 
 
 @cache
-def step_share(compiled: bool = False) -> float:
-    """What of the mean of its kernels' bands holds 80 % of steps of many kernels, since their errors cancel in part.
+def cancelling() -> float:
+    """By what the errors of kernels cancel: times the mean of their bands, over the root of their number, it holds 80 %
+    of steps."""
+    return float(read("bands")["step"]["factor"])
 
-    Steps with kernels that Inductor generated have a share of their own.
+
+def of_step(kernels: Kernels, limit: Limit | None = None) -> float:
+    """The band of a step: errors of single kernels cancel with their number, those known from whole steps do not.
+
+    A run that met its power limit is like the trainings that tell of the `limit`, as far as it is made of kernels that
+    the limit slows as they are: it has their band.
     """
-    return float(read("bands")["compiled_step" if compiled else "step"]["share"])
-
-
-def of_step(kernels: Kernels, compiled: bool = False) -> float:
-    """The band of a step: that of its kernel where it has one, the share of many where it has many."""
-    share = step_share(compiled)
-    return min(WIDEST, max(min(kernels.mean, LEAST), kernels.mean * (share + (1.0 - share) / kernels.number)))
+    mean = kernels.single + kernels.whole
+    found = kernels.whole + kernels.single * min(1.0, cancelling() / kernels.number**0.5)
+    if limit is not None:
+        alike = min(1.0, kernels.limited / limit.part)
+        found = alike * limit.band + (1.0 - alike) * found
+    return float(min(WIDEST, max(min(mean, LEAST), found)))

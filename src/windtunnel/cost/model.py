@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from windtunnel.cost import flops, neighbours, recurrent, sustained
+from windtunnel.cost.bands import Known
 from windtunnel.cost.curves import UNKNOWN_BAND, Curve, curve, share
 from windtunnel.cost.families import by_class, cuda_kernels, streams, triton
 from windtunnel.cost.families.problem import Price, Problem
@@ -48,7 +49,8 @@ class KernelCost(NamedTuple):
     """What one kernel takes: its length, the part of the GPU it fills, what bounds it, and the relative error band.
 
     `bound` is "compute", "memory" or "launch" (when the kernel's fixed part is more than `FIXED_SHARE` of it).
-    `peak_ns` is what its operations take at the tensor cores' peak, where the power limit slows them (`sustained`).
+    `peak_ns` is what its operations take at the tensor cores' peak, where the power limit slows them (`sustained`), and
+    `of_steps` says that the band is that of whole steps.
     """
 
     duration_ns: int
@@ -56,6 +58,12 @@ class KernelCost(NamedTuple):
     bound: str
     band: float
     peak_ns: float = 0.0
+    of_steps: bool = False
+
+    @property
+    def known(self) -> Known:
+        """How well its time is known."""
+        return Known(self.band, self.of_steps, self.peak_ns > 0.0)
 
 
 class CostModel:
@@ -135,7 +143,8 @@ class CostModel:
         occupancy = self._occupancy(signature, operator, name)
         limited = operator.name in sustained.CLASSES and precision in sustained.PRECISIONS
         peak_ns = 1e9 * work / self._peak(precision) if limited else 0.0
-        return KernelCost(max(1, round(priced.duration_ns)), occupancy, bound, round(priced.band, 3), peak_ns)
+        duration_ns, width = max(1, round(priced.duration_ns)), round(priced.band, 3)
+        return KernelCost(duration_ns, occupancy, bound, width, peak_ns, priced.of_steps)
 
     def priced(self, signature: Signature) -> Price:
         """The price before any correction by measured kernels, which are measured against it."""

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from windtunnel.cost import flops
 from windtunnel.cost.bands import band
-from windtunnel.cost.families import attention, streams
+from windtunnel.cost.families import attention, iterated, streams
 from windtunnel.cost.families.problem import Price, Problem
 from windtunnel.cost.files import DATA
 from windtunnel.cost.recurrent import recurrence
@@ -48,6 +48,9 @@ _BY_FORM = ("elementwise", "activation", "copy", "fill", "reduction")
 PLAIN = " plain "
 """In the names of kinds that the share of the bandwidth covers, so that a larger one never takes less: those have no
 corrections, but bands of their own."""
+UNSURE = ("norm", "softmax", "reduction", "pool")
+"""Classes whose kinds differ by more than their family's band: one without corrections has that of all kinds without.
+"""
 _ON_ANOTHER = ("scan", "sort", "index", "random")
 """Classes whose families are fitted on another GPU of the generation (an H20): corrected on the measured one alone."""
 
@@ -99,6 +102,9 @@ def corrected(priced: Price, problem: Problem, class_name: str) -> Price:
     if PLAIN in found.kind:
         return priced._replace(band=band("neighbours plain", distance, us=priced.duration_ns / 1000.0))
     near = known.kinds.get(found.kind)
+    if near is None and class_name in UNSURE:
+        width = band(f"unmeasured {class_name}", distance, us=priced.duration_ns / 1000.0)
+        return priced._replace(band=max(priced.band, width))
     if near is None:
         return priced
     if not own and class_name in _ON_ANOTHER:
@@ -148,7 +154,7 @@ def place(problem: Problem, class_name: str) -> Place | None:
         return _pool(problem, words)
     if class_name not in _BY_NAME and class_name not in _BY_FORM:
         return None
-    form = _reduced if class_name == "reduction" else _form
+    form = _reduced if class_name == "reduction" else iterated.form
     kind = words if class_name in _BY_NAME else f"{class_name} {form(problem)}"
     if kind == "copy scattered":  # only element-wise ones were measured, whose order bounds them just the same
         kind = "elementwise scattered"
@@ -158,18 +164,6 @@ def place(problem: Problem, class_name: str) -> Place | None:
     if "batch_norm" in words and not detail.get("training", 1):
         kind += " in eval"
     return Place(f"{kind} {8 * problem.item_bytes}", _rows(problem, class_name), FULL)
-
-
-def _form(problem: Problem) -> str:
-    """Whether a kernel goes through its tensors as they lie, or works out where each element is."""
-    signature, detail = problem.signature, dict(problem.signature.detail)
-    if detail.get("scattered"):
-        return "scattered"
-    output = signature.shapes[-1] if len(signature.shapes) > signature.inputs else problem.inputs[0]
-    broadcast = any(prod(shape) > 1 and shape != output for shape in problem.inputs)
-    if detail.get("strided") or broadcast:
-        return "iterated"
-    return "converted" if len({dtype for dtype in signature.dtypes if dtype != "bool"}) > 1 else "plain"
 
 
 def _reduced(problem: Problem) -> str:

@@ -23,12 +23,16 @@ CLASSES = frozenset({"matmul", "bmm", "attention"})
 
 
 class Limit(NamedTuple):
-    """A row of `data/sustained.toml`; `band` is the least error band of a run that was slowed."""
+    """A row of `data/sustained.toml`: `band` is the error band of trainings that were slowed.
+
+    Products and attention took a `part` of their time.
+    """
 
     share: float
     begins: float
     full: float
     band: float
+    part: float
 
 
 @cache
@@ -36,18 +40,18 @@ def limit_of(generation: str) -> Limit | None:
     """What a generation's tensor cores keep, or None where their prices hold the loss already."""
     for row in read("sustained").get("limit", ()):
         if generation in row["generations"]:
-            return Limit(row["share"], row["begins"], row["full"], row["band"])
+            return Limit(*(float(row[name]) for name in Limit._fields))
     return None
 
 
 class Sustained:
     """One GPU's tensor cores over time: `slowdown` is asked for each of their kernels in the order of launches.
 
-    `band` is the least error band of the run: 0.0 until a kernel was slowed.
+    `met` is the limit, None until a kernel was slowed.
     """
 
     def __init__(self, generation: str) -> None:
-        self.band = 0.0
+        self.met: Limit | None = None
         self._limit = limit_of(generation)
         self._work_ns = 0.0
         self._at_ns = 0
@@ -64,6 +68,6 @@ class Sustained:
         rate = self._work_ns / WINDOW_NS
         if rate <= limit.begins:
             return 1.0
-        self.band = limit.band
+        self.met = limit
         reached = min(1.0, (rate - limit.begins) / (limit.full - limit.begins))
         return 1.0 / (1.0 - (1.0 - limit.share) * reached)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from windtunnel.cost.bands import Kernels, of_step
+from windtunnel.cost.bands import Kernels, Known, of_step
 from windtunnel.cost.model import CostModel
+from windtunnel.cost.sustained import Limit
 from windtunnel.machine.clock import HostThread
 from windtunnel.machine.device import Device
 from windtunnel.machine.occupancy import FULL
 from windtunnel.machine.stream import Stream
 from windtunnel.networks import Spread
-from windtunnel.operators.classes import is_generated
 from windtunnel.trace.operation import Kind, Signature
 from windtunnel.trace.rows import SPILL, WIDTH
 from windtunnel.trace.trace import Trace
@@ -46,15 +46,17 @@ def fill_rooms(trace: Trace, devices: Sequence[Device], now_ns: int) -> None:
             device.occupancy.place(issued, start, end - start, max(1, min(FULL, part)))
 
 
-def band(trace: Trace, bands: Mapping[int, float]) -> float | None:
-    """The error band of the trace's kernels together, as a share of their time; None without kernels."""
+def band(trace: Trace, known: Mapping[int, Known], limit: Limit | None = None) -> float | None:
+    """The error band of the trace's kernels together, as a share of their time; None without kernels.
+
+    `limit` is the power limit that they met.
+    """
     spent: Counter[int] = Counter()
     for kind, _, signature, _, _, start, end, _ in trace.rows:
-        if kind == Kind.KERNEL and signature in bands:
+        if kind == Kind.KERNEL and signature in known:
             spent[signature] += end - start
-    kernels = Kernels.of((ns, bands[number]) for number, ns in spent.items())
-    compiled = any(is_generated(trace.signatures[number].name) for number in spent)
-    return None if kernels is None else of_step(kernels, compiled)
+    kernels = Kernels.of((ns, known[number]) for number, ns in spent.items())
+    return None if kernels is None else of_step(kernels, limit)
 
 
 def network_band(trace: Trace, costs: Sequence[CostModel]) -> list[float] | None:

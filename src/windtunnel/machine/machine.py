@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from windtunnel.cost.bands import Known
 from windtunnel.machine import capture, launches
 from windtunnel.machine.clock import HostThread, ended, started
 from windtunnel.machine.device import Device
@@ -97,7 +98,7 @@ class Machine:
         self.parameter_ns = 0
         self.event_ns = 0
         self.on_order: Callable[[], None] | None = None
-        self.bands: dict[int, float] = {}
+        self.known: dict[int, Known] = {}
         self._names: dict[str, int] = {}  # the signatures that are a name alone
 
     # ------------------------------------------------------------------ hosts
@@ -136,7 +137,7 @@ class Machine:
         kernel = device.cost.kernel(signature)
         size = signature.read_bytes + signature.written_bytes
         number = self.trace.signatures.number(signature)
-        self.bands[number] = kernel.band
+        self.known[number] = kernel.known
         return Cost(
             number,
             device.cost.dispatch_ns(signature.name),
@@ -149,8 +150,8 @@ class Machine:
 
     def band(self) -> float | None:
         """The error band of the trace's kernels together, as a share of their time; None without kernels."""
-        found = launches.band(self.trace, self.bands)
-        return None if found is None else max(found, *(device.sustained.band for device in self.installed))
+        limits = (device.sustained.met for device in self.installed)
+        return launches.band(self.trace, self.known, next((one for one in limits if one is not None), None))
 
     def first_use(self, host: HostThread, device: Device, name: str) -> None:
         """Charge the host for what happens once on a device: its "context", or a library that operator `name` needs."""

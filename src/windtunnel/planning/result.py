@@ -10,7 +10,7 @@ from windtunnel.planning import demand, layout
 from windtunnel.planning.planner import RETIMED
 from windtunnel.planning.rows import CHEAPEST, STEP, UNITS, Row, Span, Work
 from windtunnel.trace.plain import Json
-from windtunnel.trace.units import format_bytes, format_ns, format_share, plural
+from windtunnel.trace.units import far_words, format_bytes, format_ns, format_share, plural
 
 SCHEMA_VERSION = 1
 MOST_NAMES = 4
@@ -169,6 +169,9 @@ class Plan:
             )
         if any(row.status == demand.TIGHT for row in ran):
             notes.append('"tight" fits by the model, but not by the upper end of its band')
+        if far := [row for row in ran if row.step_ns and far_words(row.step_ns.spread)]:
+            widest = max(row.step_ns.spread for row in far if row.step_ns)
+            notes.append(f"{_several(far)}: {far_words(widest)}")
         if self.work.chosen == CHEAPEST and any(row.price_per_hour is None for row in ran):
             notes.append("candidates without a --price come last")
         if unused := self._unused_prices():

@@ -38,6 +38,11 @@ class Span:
     low: float
     high: float
 
+    @property
+    def spread(self) -> float:
+        """The band above the number, relative to it."""
+        return self.high / self.value - 1.0 if self.value else 0.0
+
     def times(self, factor: float) -> Span:
         """All three, multiplied."""
         return Span(self.value * factor, self.low * factor, self.high * factor)

@@ -13,7 +13,7 @@ from windtunnel.reports.parts.peak import Peak
 from windtunnel.reports.parts.summary import DeviceTotals, Summary, short
 from windtunnel.trace.finding import WORTH, Finding
 from windtunnel.trace.holders import words as words_of
-from windtunnel.trace.units import format_bytes, format_ns, format_share, plural
+from windtunnel.trace.units import far_words, format_bytes, format_ns, format_share, plural
 
 LINES = 15
 LABEL = 8  # columns before the words of a line
@@ -79,7 +79,8 @@ def step(summary: Summary) -> str:
         return f"none known; {format_ns(length_ns)} in all ({summary.source})" if length_ns else ""
     words = format_ns(timing.step_ns)
     if (span := timing.step_range_ns(summary.band)) is not None:
-        words += f" ({format_ns(span[0])} to {format_ns(span[1])}, {summary.source})"
+        far = far_words(summary.band)
+        words += f" ({format_ns(span[0])} to {format_ns(span[1])}, {summary.source}{f'; {far}' if far else ''})"
     else:
         words += f" ({summary.source})"
     rate = timing.steps_per_s

@@ -17,6 +17,7 @@ from windtunnel.trace.finding import Finding
 from windtunnel.trace.operation import Site
 from windtunnel.trace.plain import Json
 from windtunnel.trace.trace import Trace
+from windtunnel.trace.units import FAR
 
 SUFFIX = ".json"
 SCHEMA_VERSION = 2  # raised when a key changes its meaning or goes away; new keys may come without
@@ -78,6 +79,7 @@ def _timing(timing: RunTiming, band: float | None) -> dict[str, object]:
         "steps": timing.steps,
         "step_ns": timing.step_ns,
         "step_range_ns": timing.step_range_ns(band),
+        "measured_near": None if band is None else band < FAR,
         "first_step_ns": timing.first_step_ns,
         "steps_per_s": timing.steps_per_s,
         "first_uses": [{"name": name, "duration_ns": duration_ns} for name, duration_ns in timing.first_uses],

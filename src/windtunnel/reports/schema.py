@@ -90,6 +90,7 @@ class Timing(TypedDict):
     steps: Count
     step_ns: Count | None
     step_range_ns: tuple[Count, Count] | None
+    measured_near: bool | None
     first_step_ns: int | None
     steps_per_s: float | None
     first_uses: list[dict[str, str | int]]

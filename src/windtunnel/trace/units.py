@@ -20,6 +20,17 @@ def format_bytes(size_bytes: float) -> str:
     return _scaled(size_bytes, _SIZES, "B")
 
 
+FAR = 0.4
+"""The band of a step from which on nothing was measured near what it is made of."""
+
+
+def far_words(band: float | None) -> str:
+    """What is said of a time with such a band: "no measurement near this: a factor of 2.5"; else empty."""
+    if band is None or band < FAR:
+        return ""
+    return f"no measurement near this: a factor of {1.0 / max(0.1, 1.0 - band):.2g}"
+
+
 def format_share(share: float) -> str:
     """A share between 0 and 1 as a percentage: "12 %", "0.4 %" below one, and "<0.01 %"."""
     percent = 100 * share

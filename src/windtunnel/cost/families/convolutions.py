@@ -65,6 +65,9 @@ TF32_FIRST = 0.28
 TF32_LAST = {"hopper": 0.95, "blackwell": 0.3}
 """What convolutions of channels last in TF32 reach of the products' rate, of generations without such whole models: an
 H200's planes, and KernelBench's transposed ones on a B200, whose cuDNN had no kernels of its own for it."""
+DATA_TILES = {"hopper": 64}
+"""Channels of the narrowest tile of a gradient of the data in TF32: those of fewer take as long (an H200's of 1 and 3;
+KernelBench level1/71, of 32, on two H100)."""
 DILATED_STRIDES = 0.55
 """What strided transposed convolutions reach in TF32 where they are dilated: KernelBench level1/77 on an A100, L40S."""
 TRANSPOSED_FP32 = 0.4
@@ -173,8 +176,13 @@ def price(problem: Problem) -> Price | None:
         total = max(total, _few_results_ns(of, problem))
     total = max(total, floor) + streams.bias_ns(problem)
     if not direct_convolutions.is_of_networks(problem):
-        return Price(total, floor, band("convolutions, others", "borrowed", gpu.generation))
-    return Price(total, floor, band("convolutions", "own generation" if fitted else "borrowed"))
+        return Price(total, floor, band(others_family(of, problem.precision), "borrowed", gpu.generation))
+    return Price(total, floor, band("convolutions", "own generation" if fitted else "borrowed"), of_steps=True)
+
+
+def others_family(of: Sizes, precision: str) -> str:
+    """The family of bands of a convolution that no timed network has: a library's choice for volumes is less known."""
+    return f"convolutions, {'volumes' if of.dims == 3 else 'planes'}{' fp32' if precision == 'fp32' else ''}"
 
 
 def transposed_share(of: Sizes, problem: Problem) -> float:
@@ -221,12 +229,15 @@ def _kind_ns(kind: str, of: Sizes, problem: Problem, row: products.ProductFit, p
     takes_last = tensor_cores and (problem.precision != "tf32" or is_converted(of))
     first = takes_last and ("channels_last", 1) not in problem.signature.detail
     product = product_of(kind, of, problem.item_bytes, tensor_cores, skips(of, problem))
+    tile = DATA_TILES.get(problem.gpu.generation, 1) if problem.precision == "tf32" and of.groups == 1 else 1
+    filled = product._replace(n=max(product.n, tile)) if kind == "data" else product
 
     spread = kind == "data" and of.is_strided and not problem.name.endswith("_backward")
     thin = of.dims == 2 and not spread
 
     def length_ns(share: float, slower: float = 1.0) -> float:
-        least_us, time_us = products.length_us(product, problem, row, part * share, thin=thin)
+        of_both = (products.length_us(one, problem, row, part * share, thin=thin) for one in {product, filled})
+        least_us, time_us = max(of_both)
         return 1000.0 * (least_us + slower * time_us)
 
     if problem.precision == "tf32":

@@ -136,7 +136,7 @@ def price(problem: Problem) -> Price | None:
     distance = "own generation" if gpu.generation in FITTED_ON else "borrowed"
     if not (is_of_networks(problem) and problem.item_bytes == 2):
         return Price(total_ns, floor_ns, band("direct convolutions, others", "borrowed", gpu.generation))
-    return Price(total_ns, floor_ns, band("direct convolutions", distance))
+    return Price(total_ns, floor_ns, band("direct convolutions", distance), of_steps=True)
 
 
 def threads_ns(problem: Problem) -> float:

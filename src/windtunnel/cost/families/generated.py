@@ -54,4 +54,4 @@ def price(problem: Problem) -> Price:
     )
     floor_ns = shortest_ns(classify(signature.name), gpu.generation)
     distance = "own generation" if gpu.generation in FITTED_ON else "borrowed"
-    return Price(floor_ns + time_ns, floor_ns, band("generated", distance))
+    return Price(floor_ns + time_ns, floor_ns, band("generated", distance), of_steps=True)

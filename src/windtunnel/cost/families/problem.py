@@ -28,8 +28,12 @@ class Problem(NamedTuple):
 
 
 class Price(NamedTuple):
-    """The time of one kernel, the fixed part of it, and the relative half-width of its band."""
+    """The time of one kernel, the fixed part of it, and the relative half-width of its band.
+
+    `of_steps` says that the band is that of whole steps, of which kernels like this one take much.
+    """
 
     duration_ns: float
     floor_ns: float
     band: float
+    of_steps: bool = False

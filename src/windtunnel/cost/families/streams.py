@@ -28,6 +28,7 @@ from math import ceil, log2, prod
 
 from windtunnel.cost import flops
 from windtunnel.cost.bands import band
+from windtunnel.cost.families import iterated
 from windtunnel.cost.families.problem import Price, Problem
 from windtunnel.cost.files import read, shortest_ns
 from windtunnel.gpus import Gpu
@@ -54,16 +55,22 @@ IN_SHARED_MEMORY = 8192
 """The longest row that is read twice and not three times: seen in NeuSight's timings (0.63 of the bandwidth on V100 to
 8192 columns, 0.44 beyond)."""
 ROW_BLOCKS = {
-    "layer_norm": (2.5, 2.5, 8.0),
-    "rms_norm": (2.5, 2.5, 8.0),
-    "batch_norm": (0.55, 1.6, 1.5),
-    "group_norm": (1.5, 1.0, 2.0),
-    "softmax": (0.5, 0.7, 2.0),
+    "layer_norm": (2.5, 8.0),
+    "rms_norm": (2.5, 8.0),
+    "softmax": (0.5, 2.0),
+    "layer_norm backward": (2.5, 8.0),
+    "rms_norm backward": (2.5, 8.0),
+    "batch_norm backward": (1.6, 1.5),
+    "group_norm backward": (1.0, 2.0),
+    "softmax backward": (0.7, 2.0),
 }
-"""Kernels that give each row, channel or group one block: nanoseconds an element, forward and backward, and how many
-blocks one SM has at work. Measured: `make hardware` on an H200, 1 to 7,168 rows; a block waits for its loads, so that
-types and clocks matter little (scaled by the clock, ResNet-50's published trainings came out 4.0 % off instead of
-2.3 %)."""
+"""Kernels that give each row, channel or group one block: nanoseconds an element, and how many blocks one SM has at
+work. Measured: `make hardware` on an H200, 1 to 7,168 rows; a block waits for its loads, so that types and clocks
+matter little."""
+STATISTICS_CYCLES, STATISTICS_BLOCKS = {"batch_norm": 0.75, "group_norm": 1.9}, {"batch_norm": 2.0, "group_norm": 3.5}
+"""The same of the first of the two kernels of a norm forward, in cycles: a block for each channel or group goes through
+it for its mean and variance (aten/src/ATen/native/cuda/Normalization.cuh, group_norm_kernel.cu); the second applies
+them element by element. An H100's (`make hardware`), group norms of few rows from KernelBench level1/35 on an A100."""
 LIKELIHOODS = ("nll_loss_forward", "nll_loss_backward")
 """Losses over rows, which one block works off (aten/src/ATen/native/cuda/Loss.cu)."""
 LIKELIHOOD_THREADS = (12, 8)
@@ -72,6 +79,9 @@ LIKELIHOOD_THREADS = (12, 8)
 LIKELIHOOD_US = (0.35, 0.8)
 """What a thread waits for a row, its target and then the element that it names, from L2 and from memory: KernelBench's
 cross entropies of 4,096 rows on six GPUs and of 32,768 on an H100."""
+LARGE_REDUCTIONS = 0.96
+"""What reductions reach that L2 does not hold by far, of additions' rate: the mean of an H100's over all, rows and
+columns of 64 million elements (`make hardware`)."""
 PLACE_CYCLES, READ_CYCLES = 2.4, 0.16
 """What an SM takes for a place of a pool's result, and for each element of its window: `make hardware` on an H200,
 windows of 4 to 121 elements in one to three dimensions."""
@@ -130,22 +140,33 @@ def class_share(name: str, backward: bool) -> float:
     return rows.get(f"{name} backward", rows.get(name, 1.0)) if backward else rows.get(name, 1.0)
 
 
+def reduced_share(gpu: Gpu, size: float) -> float:
+    """What a reduction of so many bytes reaches, large or small."""
+    small = class_share("reduction", False)
+    return small + (LARGE_REDUCTIONS - small) * max(0.0, 1.0 - gpu.l2_bytes / size if size else 0.0)
+
+
 def price(problem: Problem) -> Price | None:
     """The time of a kernel that memory bounds."""
     signature, gpu = problem.signature, problem.gpu
     operator = classify(signature.name)
     backward = "backward" in problem.name
     kind = _kind(problem, operator, backward)
-    rate = bandwidth(gpu) * class_share(kind, backward)
+    size = flops.bytes_moved(signature) + gathered_bytes(problem, operator)
+    rate = bandwidth(gpu) * (reduced_share(gpu, size) if kind == "reduction" else class_share(kind, backward))
     if backward and kind == "layer norm" and problem.cuda_version >= BY_ELEMENTS_SINCE:
         rate = min(bandwidth(gpu), rate * problem.item_bytes / 2)
-    size = flops.bytes_moved(signature) + gathered_bytes(problem, operator)
-    again = further_bytes(problem, operator) if operator.name in ("norm", "softmax") else 0.0
+    again = further_bytes(problem) if operator.name in ("norm", "softmax") else 0.0
     arithmetic_ns = windows_ns(problem, operator)
     if arithmetic_ns:  # so that what a pool waits for beside its bytes is not in their rate
         rate = bandwidth(gpu)
-    blocks = max(blocks_ns(problem), likelihoods_ns(problem))
-    needed_ns = max(moved_ns(gpu, size, rate, again), made_ns(problem, operator), blocks, arithmetic_ns)
+    if operator.name in iterated.ELEMENTWISE and iterated.is_iterated(problem):
+        needed_ns = iterated.time_ns(gpu, written_elements(problem), moved_ns(gpu, size, rate))
+    elif has_two_kernels(problem):
+        needed_ns = statistics_ns(problem, rate) + applied_ns(problem, rate, size)
+    else:
+        blocks = max(blocks_ns(problem), likelihoods_ns(problem))
+        needed_ns = max(moved_ns(gpu, size, rate, again), made_ns(problem, operator), blocks, arithmetic_ns)
     time_ns = needed_ns + reordered_ns(problem, operator) + gradients_ns(problem)
     floor_ns = shortest_ns(operator, gpu.generation) * launches(signature, problem.name, operator)
     distance = generation_share(gpu.generation, gpu.key)[1]
@@ -167,9 +188,9 @@ def bias_ns(problem: Problem) -> float:
     if not outputs or not any(len(shape) == 1 for shape in of):
         return 0.0
     tensor = problem.item_bytes * prod(problem.inputs[0] if backward else outputs[0])
-    name, size = ("reduction", tensor) if backward else ("elementwise", 2 * tensor)
+    size, share = (tensor, reduced_share(gpu, tensor)) if backward else (2 * tensor, 1.0)
     floor_ns = shortest_ns(classify("aten::sum" if backward else "aten::add"), gpu.generation)
-    return floor_ns + moved_ns(gpu, size, bandwidth(gpu) * class_share(name, False))
+    return floor_ns + moved_ns(gpu, size, bandwidth(gpu) * share)
 
 
 def made_ns(problem: Problem, operator: OperatorClass) -> float:
@@ -184,11 +205,45 @@ def made_ns(problem: Problem, operator: OperatorClass) -> float:
 def blocks_ns(problem: Problem) -> float:
     """What a normalization takes that gives each row one block: the longest chain of rows that one SM works off."""
     kind, rows, length = _rows_of(problem)
-    if not rows:
+    direction = " backward" if "backward" in problem.name else ""
+    if not rows or kind + direction not in ROW_BLOCKS:
         return 0.0
-    forward, backward, resident = ROW_BLOCKS[kind]
-    element_ns = backward if "backward" in problem.name else forward
+    element_ns, resident = ROW_BLOCKS[kind + direction]
     return element_ns * length * max(1.0, rows / (problem.gpu.sm_count * resident))
+
+
+def has_two_kernels(problem: Problem) -> bool:
+    """Whether a norm is a kernel for the statistics, if they are not fixed, and one that applies them."""
+    parts = ("backward", "stats", "elemt")
+    return any(kind in problem.name for kind in STATISTICS_CYCLES) and not any(part in problem.name for part in parts)
+
+
+def statistics_ns(problem: Problem, rate: float) -> float:
+    """What the mean and variance of channels or groups take: none where they are fixed."""
+    if "batch_norm" in problem.name and not _in_training(problem):
+        return 0.0
+    gpu = problem.gpu
+    kind, rows, length = _rows_of(problem)
+    blocks = 0.0
+    if rows:
+        cycles, resident = STATISTICS_CYCLES[kind], STATISTICS_BLOCKS[kind]
+        blocks = 1000.0 * cycles * length / gpu.cycles_per_us * max(1.0, rows / (gpu.sm_count * resident))
+    return max(blocks, moved_ns(gpu, problem.item_bytes * prod(problem.inputs[0]), rate))
+
+
+def applied_ns(problem: Problem, rate: float, size: float) -> float:
+    """What applying the statistics takes, element by element; the input is in L2 still where that holds it."""
+    x = problem.inputs[0]
+    read = float(problem.item_bytes * prod(x))
+    fixed = "batch_norm" in problem.name and not _in_training(problem)
+    memory_ns = moved_ns(problem.gpu, size if fixed else max(0.0, size - read), rate, further_bytes(problem))
+    return iterated.time_ns(problem.gpu, prod(x), memory_ns)
+
+
+def written_elements(problem: Problem) -> int:
+    """Elements of the result, which is the largest operand where that is written in place."""
+    outputs = problem.signature.shapes[problem.signature.inputs :]
+    return max((prod(shape) for shape in outputs or problem.inputs), default=0)
 
 
 def likelihoods_ns(problem: Problem) -> float:
@@ -240,7 +295,7 @@ def windows_ns(problem: Problem, operator: OperatorClass) -> float:
 
 def _rows_of(problem: Problem) -> tuple[str, int, int]:
     """The kind of a kernel whose rows have a block each, their number and length; ("", 0, 0) of other kernels."""
-    kind = next((name for name in ROW_BLOCKS if name in problem.name), "")
+    kind = next((name for name in (*ROW_BLOCKS, *STATISTICS_CYCLES) if name in problem.name), "")
     if not kind or not problem.inputs:
         return "", 0, 0
     x = problem.inputs[1] if "backward" in problem.name and len(problem.inputs) > 1 else problem.inputs[0]
@@ -313,7 +368,7 @@ def _kind(problem: Problem, operator: OperatorClass, backward: bool) -> str:
     return operator.name
 
 
-def further_bytes(problem: Problem, operator: OperatorClass) -> float:
+def further_bytes(problem: Problem) -> float:
     """What normalizations and softmax read again from memory."""
     name, inputs, item = problem.name, problem.inputs, problem.item_bytes
     if not inputs or not inputs[0]:
@@ -322,13 +377,13 @@ def further_bytes(problem: Problem, operator: OperatorClass) -> float:
     x = inputs[0]
     tensor = float(item * prod(x))
     passed = 2.0 * tensor if backward else tensor  # the gradient and the input, or the input
-    if operator.name == "softmax":
+    if "softmax" in name:
         row = x[-1]
         times = 0 if row <= IN_REGISTERS else 1 if row <= IN_SHARED_MEMORY or backward else 2
         return times * passed * lost(item * row, problem.gpu)
-    if "batch_norm" in name:
-        if not backward and not _in_training(problem):
-            return 0.0
+    if "batch_norm" in name and not backward and not _in_training(problem):
+        return 0.0
+    if "batch_norm" in name or has_two_kernels(problem):
         return passed * _outgrown(passed, problem.gpu)
     row_bytes = item * row_of(problem)
     weights = passed if backward and _has_weights(problem) else 0.0

@@ -22,7 +22,7 @@ from windtunnel.trace.columns import Numbers, Truths, distinct, highest, since, 
 from windtunnel.trace.operation import FIRST_USE, LAUNCH_GAP_NS, Kind, Signature
 from windtunnel.trace.plain import Json
 from windtunnel.trace.trace import Trace
-from windtunnel.trace.units import format_ns, format_share, plural
+from windtunnel.trace.units import far_words, format_ns, format_share, plural
 
 SMALL = "small kernels"
 BUSY = ("compute", "memory", SMALL, "communication", "copy")
@@ -412,12 +412,16 @@ class _Part:
 
 
 def step_words(timing: RunTiming, band: float | None) -> str:
-    """The step in one phrase: "93.1 ms (84.0 ms to 102 ms), 10.7 a second; ..."; empty with fewer than two steps."""
+    """The step in one phrase: "93.1 ms (84.0 ms to 102 ms), 10.7 a second; ..."; empty with fewer than two steps.
+
+    Where nothing was measured near its kernels, it says so.
+    """
     if timing.step_ns is None or timing.steps_per_s is None:
         return ""
     words = format_ns(timing.step_ns)
     if (span := timing.step_range_ns(band)) is not None:
-        words += f" ({format_ns(span[0])} to {format_ns(span[1])})"
+        far = far_words(band)
+        words += f" ({format_ns(span[0])} to {format_ns(span[1])}{f'; {far}' if far else ''})"
     words += f", {_rate(timing.steps_per_s)} a second; median of {plural(timing.steps - 1, 'step')}"
     if timing.steps >= SKIPPED_STEPS and timing.first_step_ns is not None:
         words += f" after the first ({format_ns(timing.first_step_ns)})"
