@@ -7,8 +7,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import windtunnel
+from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.rehearsal import shapes
+from windtunnel.seam.torch.rehearsal.nodata import DatalessDispatch
 from windtunnel.seam.torch.tags import storage_of
 
 
@@ -189,3 +191,21 @@ def test_a_mode_of_the_program_below_the_emulation_sees_every_operator() -> None
         for _ in range(5):
             x + 1
     assert counting.seen == 5
+
+
+def test_an_operator_that_refuses_quantized_tensors_alone_is_remembered_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[str] = []
+    stock = DatalessDispatch._computed
+
+    def count(self: DatalessDispatch, call: Call) -> object:
+        computed.append(call.plan.name)
+        return stock(self, call)
+
+    monkeypatch.setattr(DatalessDispatch, "_computed", count)
+    with windtunnel.emulate("V100", no_data=True):
+        x = torch.ones(4, 6, device="cuda")
+        for _ in range(3):
+            assert torch.cat([x, x]).shape == (8, 6)
+            assert torch.ops.aten._unsafe_view(x, (6, 4)).shape == (6, 4)
+    assert computed.count("aten::cat") == 1
+    assert computed.count("aten::_unsafe_view") == 3

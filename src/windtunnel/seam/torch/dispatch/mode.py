@@ -145,7 +145,7 @@ class Dispatch(TorchDispatchMode):
             plan.handler = composite
         kinds = without_kernel.missing(func)
         if plan.handler is None and not kinds.isdisjoint(without_kernel.PLAIN):
-            plan.handler = partial(without_kernel.refuse, kinds)
+            plan.handler, plan.refused = without_kernel.refuse, kinds
         elif plan.handler is None:
             plan.refused = kinds
         if plan.handler is None and without_kernel.in_a_binary(func):

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from windtunnel.seam.torch.plans.arguments import OpOverload, Result, tensors_in
+from windtunnel.seam.torch.plans.arguments import Arguments, OpOverload, Result, tensors_in
 from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.state.state import State
@@ -32,6 +32,9 @@ class Mode(Protocol):
 
     def general(self, call: Call) -> Result:
         """Run an operator whole."""
+
+    def plain(self, plan: Plan, func: OpOverload, args: Arguments) -> Result:
+        """Run one on tensors of one device and numbers."""
 
 
 class HigherOrderPlan(Plan):

@@ -75,7 +75,10 @@ def check(kinds: frozenset[str], call: Call) -> None:
         raise no_kernel(call.plan.func, f"{kind}CUDA")
 
 
-def refuse(kinds: frozenset[str], dispatch: Mode, call: Call) -> object:
-    """An operator that has no kernel for plain tensors of a device."""
-    check(kinds, call)
-    return dispatch.general(call)
+def refuse(dispatch: Mode, call: Call) -> object:
+    """An operator that has no kernel for plain tensors of a device, or none for quantized ones."""
+    if call.kwargs or call.plan.factory or call.plan.looks or "" in call.plan.refused:
+        return dispatch.general(call)
+    if any(tensor.is_quantized for tensor in call.tensors()):
+        return dispatch.general(call)
+    return dispatch.plain(call.plan, call.plan.func, call.args)

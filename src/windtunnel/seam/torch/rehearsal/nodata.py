@@ -16,6 +16,7 @@ from windtunnel.errors import UnsupportedError
 from windtunnel.seam.torch.dispatch.deviations import Deviations
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.dispatch.moves import fetch, local_scalar
+from windtunnel.seam.torch.dispatch.without_kernel import refuse
 from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, Result, tensors_in
 from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.convolutions import OPERANDS, laid_out
@@ -79,7 +80,8 @@ class DatalessDispatch(Dispatch):
     def plan(self, func: OpOverload) -> Plan:
         """The plan of an operator; every one is run by `compute`, where meta kernels see the physical device."""
         plan = super().plan(func)
-        if plan.handler is None and not plan.name.startswith(DECIDED_ELSEWHERE) and (memory := memory_for(plan)):
+        ordinary = plan.handler in (None, refuse) and not plan.name.startswith(DECIDED_ELSEWHERE)
+        if ordinary and (memory := memory_for(plan)):
             self.memories[id(func)] = memory
         plan.builtin, plan.called = False, True
         return plan
@@ -118,8 +120,8 @@ class DatalessDispatch(Dispatch):
             self.state.assumptions.ran(call, out)
             return out
         out = self._computed(call)
-        if key not in memory.known:
-            memory.keep(key, call.plan, call.args, out)
+        if not memory.keep(key, call.plan, call.args, out) and not memory.known:
+            self.memories.pop(id(call.func), None)  # an alias of an argument, as the next ones will be
         return out
 
     def _computed(self, call: Call) -> object:

@@ -57,7 +57,7 @@ class ShapeMemory:
     __slots__ = ("known", "numbers")
 
     def __init__(self, plan: Plan) -> None:
-        self.known: dict[Hashable, Shapes | None] = {}
+        self.known: dict[Hashable, Shapes] = {}
         # The scalars of multi-tensor operators change with every step of an optimizer, and decide no shape.
         self.numbers = not plan.name.startswith("aten::_foreach_")
 
@@ -89,11 +89,15 @@ class ShapeMemory:
                 return False
         return True
 
-    def keep(self, key: Hashable, plan: Plan, args: tuple[object, ...], out: object) -> None:
-        """Remember what a call has given."""
+    def keep(self, key: Hashable, plan: Plan, args: tuple[object, ...], out: object) -> bool:
+        """Remember what a call has given; whether that could be made again."""
+        shapes = _shapes_of(plan, args, out)
+        if shapes is None:
+            return False
         if len(self.known) >= MOST:
             self.known.clear()
-        self.known[key] = _shapes_of(plan, args, out)
+        self.known[key] = shapes
+        return True
 
 
 def alone(made: list[Tensor | None]) -> object:
