@@ -273,6 +273,7 @@ def tell(fold: Fold, uses: Uses, result: launch.Result, differences: Sequence[No
         lines["not compared"] = f"what others do by random numbers of their own, from {seeds}"
     for rank, trace in traces.items():
         trace.facts.update(played=fold.words(), job=lines, world_size=fold.world, nodes=fold.world // fold.per_node)
+        trace.facts["fold"] = fold.to_json()
         model = next((gpu.get("name") for gpu in trace.facts.get("gpus", ())), "GPU")
         trace.facts["cluster"] = f"{fold.world} x {model}"
         for device in trace.facts.get("devices", ()):  # GPUs of other nodes are other GPUs

@@ -34,6 +34,7 @@ class Options:
     - `compat`: "d2l" gives the answers of the frameworks' versions that the book was printed with (JAX's `x.device()`).
     - `network`: what connects the nodes of ranks on several: a name of the catalogue, a file that describes one, or
       what nccl-tests printed. None: what systems of such GPUs usually have.
+    - `jitter`: the seed by which the GPUs of one model differ, as those of a cluster do; None: they do not.
     - `curves`: a file of `windtunnel calibrate`, used for GPUs of its generation.
     - `host`: the host that issues the work: "cloud-vm", "desktop-5ghz" and the like, or a file that describes one.
     - `host_memory_limit`: the bytes of this machine's memory that PyTorch's emulated tensors may take in each process
@@ -66,6 +67,7 @@ class Options:
     curves: str | None = None
     host: str | None = None
     network: str | None = None
+    jitter: int | None = None
     host_memory_limit: int | None = None
     overcommit: bool = False
     stop_after: int | None = None

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, fields, replace
 from functools import partial
@@ -23,7 +23,7 @@ from windtunnel.cost import measured
 from windtunnel.cost.model import CostModel
 from windtunnel.departure import ExitHandler
 from windtunnel.errors import UsageError, torch_is_missing
-from windtunnel.gpus import versions
+from windtunnel.gpus import variation, versions
 from windtunnel.gpus.gpu import Gpu
 from windtunnel.import_hook import FRAMEWORKS
 from windtunnel.judgement import judge
@@ -39,6 +39,7 @@ from windtunnel.machine.memory.settings import Settings, parse, text_of
 from windtunnel.machine.order import merged
 from windtunnel.machine.plan_cache import PlanCache
 from windtunnel.options import CHOICES, Options
+from windtunnel.ranks.fold import EVERY, Fold
 from windtunnel.reports import cell, memory_snapshot, smi
 from windtunnel.reports.parts.smi_data import SmiHost, SmiProcess
 from windtunnel.seam import foreign_kernels
@@ -86,7 +87,7 @@ class Session:
         named = options.network
         self.network = None if named is None else networks.find(named, self._key)
         self.machine = build_machine(
-            self.models, self.cuda_version, self.trace, self.settings, own, self.host, self.network
+            self.models, self.cuda_version, self.trace, self.settings, own, self.host, self.network, self._paces()
         )
         self._devices = list(self.machine.devices)
         for device in self._devices:
@@ -242,6 +243,18 @@ class Session:
         """That of the first GPU, by which its usual network is known."""
         return self.models[0].key if self.models else ""
 
+    def _paces(self) -> list[float]:
+        """What multiplies the times of each GPU's kernels, where GPUs of one model differ; empty where they do not."""
+        seed, count, given = self.options.jitter, len(self.models), os.environ
+        if seed is None:
+            return []
+        if "RANK" in given and variables.FOLD in given:
+            fold = Fold.from_json(given[variables.FOLD])
+        else:
+            world, per_node = (int(given.get(name) or count or 1) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+            fold = Fold(world, per_node, EVERY)
+        return [variation.pace(seed, numbers) for numbers in fold.gpus_of(int(given.get("RANK") or 0), count)]
+
     def _pace(self) -> float:
         """By what the host that is emulated is slower in plain Python than this machine; 1 where none was named."""
         return 1.0 if self.options.host is None else self.host.python_ns / hosts.python_ns_here()
@@ -256,6 +269,9 @@ class Session:
         """Write the devices' totals as they are at this moment."""
         self.trace.facts["devices"] = [_totals(device) for device in self.machine.devices]
         self.trace.facts["gpus"] = [gpus.describe(device.gpu) for device in self.machine.devices]
+        if self.options.jitter is not None:
+            self.trace.facts["jitter"] = self.options.jitter
+            self.trace.facts["paces"] = [device.cost.pace for device in self.machine.devices]
         streams = [(device.index, stream) for device in self.machine.devices for stream in device.streams]
         self.trace.facts["priorities"] = [[at, one.index, one.priority] for at, one in streams if one.priority]
 
@@ -348,6 +364,7 @@ def build_machine(
     own: measured.MeasuredFile | None = None,
     host: hosts.Host | None = None,
     network: networks.Network | None = None,
+    paces: Sequence[float] = (),
 ) -> Machine:
     """A machine of these GPUs, with allocators that follow PYTORCH_CUDA_ALLOC_CONF and curves measured by its owner."""
     machine = Machine(trace, [], turns=Turns(threading.RLock))
@@ -361,7 +378,7 @@ def build_machine(
         join = partial(merged, machine.host_order)
         allocator = CachingAllocator(index, driver, settings, MachineEvents(machine, index), join_accesses=join)
         plan_cache = PlanCache(cuda_version)
-        cost = CostModel(gpu, cuda_version, own, host.issue, network)
+        cost = CostModel(gpu, cuda_version, own, host.issue, network, paces[index] if paces else 1.0)
         context = versions.context_bytes(gpu, cuda_version)
         device = Device(index, gpu, cost, allocator, driver, plan_cache, lambda: next(agents), context)
         machine.turns.guard(device, allocator, plan_cache)

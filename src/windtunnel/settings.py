@@ -29,6 +29,7 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "host-from": TEXT,
     "host-memory-limit": ((str, int), 'bytes, or a size, "8GiB"'),
     "host-time": TEXT,
+    "jitter": ((int,), "a whole number"),
     "kernels": LIST,
     "memory-history": SWITCH,
     "network": TEXT,

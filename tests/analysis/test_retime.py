@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -67,8 +67,8 @@ PROGRAMS: dict[str, list[Operation]] = {
 }  # fmt: skip
 
 
-def build() -> Machine:
-    machine = build_machine(gpus.parse("2xV100"), (11, 2), Trace(), parse(""))
+def build(paces: Sequence[float] = ()) -> Machine:
+    machine = build_machine(gpus.parse("2xV100"), (11, 2), Trace(), parse(""), paces=paces)
     machine.trace.facts["gpus"] = [{"key": device.gpu.key, "name": device.gpu.name} for device in machine.devices]
     machine.trace.facts["devices"] = [
         {"memory_bytes": device.gpu.memory_bytes, "peak_reserved_bytes": 12 << 30, "context_bytes": 300 * MIB}
@@ -88,6 +88,17 @@ def run(name: str) -> Trace:
 def test_on_the_same_gpu_nothing_changes(name: str) -> None:
     trace = run(name)
     assert list(retime(trace, gpus.parse("V100")).rows) == list(trace.rows)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_gpus_that_differ_give_what_running_there_gives(name: str) -> None:
+    paces = [1.03, 0.99]
+    machine = build(paces)
+    for operation in PROGRAMS[name]:
+        submit(machine, operation)
+    made = retime(run(name), paces=paces)
+    assert list(made.rows) == list(machine.trace.rows)
+    assert list(retime(made).rows) == list(made.rows)
 
 
 def busy(spec: str) -> Machine:

@@ -59,7 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ranks": {"foreign", "trace"},
     "faults": set(),
     "checks": {"trace", "operators", "ranks"},
-    "reports": {"trace", "checks"},
+    "reports": {"trace", "checks", "gpus"},
     "compiler": {"folders"},
     "ptx": {"compiler", "folders"},
     "seam": CORE - {"checks", "reports"}

@@ -23,6 +23,7 @@ NAMES = [
     "curves",
     "host",
     "network",
+    "jitter",
     "host_memory_limit",
     "overcommit",
     "stop_after",

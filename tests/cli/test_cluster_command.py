@@ -1,5 +1,6 @@
 """`windtunnel run --cluster`: a program as every rank of a cluster."""
 
+import json
 import re
 import sys
 
@@ -155,3 +156,35 @@ def test_what_an_attempt_has_written_itself_is_not_named(windtunnel, tmp_path):
     done = windtunnel("run", "-v", "--cluster", "3x8xH100", "resumes.py")
     assert "starting anew" in done.stderr
     assert "it is assumed" not in done.stderr
+
+
+STEPS = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+net = torch.nn.Linear(4096, 4096, device="cuda")
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    net(torch.ones(8192, 4096, device="cuda")).sum().backward()
+    for parameter in net.parameters():
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.long
+def test_gpus_differ_by_a_seed_in_a_run_and_in_a_trace_timed_anew(windtunnel, tmp_path):
+    (tmp_path / "steps.py").write_text(STEPS)
+
+    def step_ns(*words):
+        done = windtunnel(words[0], "--json", *words[1:])
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["timing"]["step_ns"]
+
+    plain = step_ns("run", "--cluster", "4x8xH100", "--trace", "plain.trace", "steps.py")
+    drawn = [step_ns("run", "--cluster", "4x8xH100", "--jitter", seed, "steps.py") for seed in ("7", "7", "8")]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert all(1.01 * plain < step < 1.06 * plain for step in drawn)
+    assert step_ns("retime", "plain.trace", "--jitter", "7") == drawn[0]
+    assert step_ns("retime", "plain.trace", "--gpu", "H100") == plain

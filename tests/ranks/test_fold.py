@@ -83,3 +83,12 @@ def test_a_cluster_is_nodes_gpus_and_a_model():
     for wrong in ("8xH100", "0x8xH100", "H100", "4x8x", "70000x8xH100"):
         with pytest.raises(UsageError):
             parse(wrong)
+
+
+def test_a_ranks_gpus_stand_for_those_of_its_class_or_for_themselves():
+    fold = Fold(16, 8)
+    assert fold.gpus_of(0, 8)[0] == fold.gpus_of(15, 8)[7] == list(range(16))
+    assert fold.with_group(range(0, 16, 8)).gpus_of(8, 8)[3] == list(range(8, 16))
+    assert fold.with_alone([3]).gpus_of(0, 8)[3] == [3]
+    assert fold.whole().gpus_of(9, 8) == [[number] for number in range(8, 16)]
+    assert Fold(2, 2).gpus_of(1, 4)[2:] == [[2], [3]]

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from tools.corpus import tables
 from tools.corpus.language_models import SIZES
 from tools.corpus.outcomes import Outcome, tau
-from windtunnel.reports.parts.job import slowest
+from windtunnel.gpus.variation import slowest
 
 FOLDER = Path(__file__).resolve().parent
 STEP = re.compile(r"step of ([\d.]+) ms")

@@ -30,10 +30,13 @@ from windtunnel.trace.trace import Trace
 ON_DEVICE = frozenset({Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE})
 
 
-def retime(trace: Trace, models: Sequence[Gpu] = (), network: Network | None = None) -> Trace:
+def retime(
+    trace: Trace, models: Sequence[Gpu] = (), network: Network | None = None, paces: Sequence[float] = ()
+) -> Trace:
     """The trace as it would be on `models`: one GPU model for all devices, or one each; without any, on those it is of.
 
-    `network` connects its nodes; by default what did when the trace was made.
+    `network` connects its nodes; by default what did when the trace was made. `paces` are those of the devices'
+    kernels, by default as they were.
 
     Raises:
         UsageError: there are neither one nor as many models as the trace has devices.
@@ -47,10 +50,12 @@ def retime(trace: Trace, models: Sequence[Gpu] = (), network: Network | None = N
         raise UsageError(f"the trace has {devices} and {len(models)} GPUs were given: give one GPU{many}")
     after = [models[0]] * len(before) if len(models) == 1 else list(models)
     cuda = _cuda_version(trace, tuple(after))
-    run = Retiming(trace, before, after, cuda, network)
+    run = Retiming(trace, before, after, cuda, network, paces)
     for row in trace.rows:
         run.take(row)
     run.out.facts = _facts(trace, before, after, cuda, run.band())
+    if paces:
+        run.out.facts["paces"] = list(paces)
     if int(trace.facts.get("nodes", 1)) > 1:
         given = {"network": network.describe(), "network_assumed": False} if network else {}
         run.out.facts |= given | {"network_band": network_band(run.out, run.new)}
@@ -92,9 +97,19 @@ def network_of(trace: Trace) -> Network | None:
     return from_network(facts) if facts else None
 
 
-def issue_of(trace: Trace) -> float:
-    """By what the host of a trace multiplies the times of calls."""
-    return float(trace.facts.get("host", {}).get("issue", 1.0))
+def cost_models(
+    trace: Trace,
+    gpus: Sequence[Gpu],
+    cuda: tuple[int, int],
+    network: Network | None = None,
+    paces: Sequence[float] = (),
+) -> list[CostModel]:
+    """What operations of a trace cost on these GPUs; with the host, the network and the paces that it was made with."""
+    issue, connected = float(trace.facts.get("host", {}).get("issue", 1.0)), network or network_of(trace)
+    paces = paces or trace.facts.get("paces") or [1.0] * len(gpus)
+    return [
+        CostModel(gpu, cuda, issue=issue, network=connected, pace=pace) for gpu, pace in zip(gpus, paces, strict=True)
+    ]
 
 
 def _facts(trace: Trace, before: list[Gpu], after: list[Gpu], cuda: versions.Version, band: float | None) -> Json:
@@ -191,13 +206,12 @@ class Retiming:
         after: list[Gpu],
         cuda: tuple[int, int],
         network: Network | None = None,
+        paces: Sequence[float] = (),
     ) -> None:
         self.trace = trace
         self.out = Trace()
-        was = network_of(trace)
-        issue = issue_of(trace)
-        self.old = [CostModel(gpu, cuda, issue=issue, network=was) for gpu in before]
-        self.new = [CostModel(gpu, cuda, issue=issue, network=network or was) for gpu in after]
+        self.old = cost_models(trace, before, cuda)
+        self.new = cost_models(trace, after, cuda, network, paces)
         self.loads = [
             (Sustained(one.generation), Sustained(other.generation)) for one, other in zip(before, after, strict=False)
         ]

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from windtunnel.analysis.fixes import REMEDIES, WAITS, OneGpu
-from windtunnel.analysis.retime import Host, Retiming, gpus_of, issue_of, network_of
+from windtunnel.analysis.retime import Host, Retiming, cost_models, gpus_of
 from windtunnel.analysis.rule import AS_IT_WAS, STEPS, Change, Remedy, rows_of
-from windtunnel.cost.model import CostModel
 from windtunnel.errors import FileFormatError
 from windtunnel.gpus.gpu import Gpu
 from windtunnel.trace.finding import Finding
@@ -118,8 +117,7 @@ class Savings:
             raise FileFormatError("the trace contains work on devices that it does not describe")
         version = trace.facts.get("cuda_version", (11, 2))
         self.cuda = (int(version[0]), int(version[1]))
-        network, issue = network_of(trace), issue_of(trace)
-        self.old = [CostModel(gpu, self.cuda, issue=issue, network=network) for gpu in self.gpus]
+        self.old = cost_models(trace, self.gpus, self.cuda)
         self.before = _Changed(trace, self.gpus, self.cuda, None).replay()
 
     def of(self, findings: Sequence[Finding]) -> Saving | None:

@@ -177,6 +177,13 @@ network_option = click.option(
     help="What connects several nodes: p5, a3-mega, dgx-h100, roce-400, ethernet-25, ..., a .toml file, or a file with "
     "what nccl-tests printed.  [default: what systems of such GPUs usually have]",
 )
+jitter_option = click.option(
+    "--jitter",
+    type=int,
+    metavar="SEED",
+    envvar="WINDTUNNEL_JITTER",
+    help="Let GPUs of one model differ as those of a cluster do, drawn by this seed; each step waits for the slowest.",
+)
 kernels_option = click.option(
     "--kernels",
     metavar="FILE",
@@ -233,6 +240,7 @@ EMULATION = (
     curves_option,
     host_option,
     network_option,
+    jitter_option,
     click.option(
         "--host-memory-limit",
         metavar="SIZE",
@@ -309,6 +317,7 @@ FIELDS = {
     "curves": "curves",
     "host": "host",
     "network": "network",
+    "jitter": "jitter",
     "host_memory_limit": "host_memory_limit",
     "overcommit": "overcommit",
     "stop_after": "stop_after",

@@ -76,8 +76,9 @@ class CostModel:
     the host's part of a copy, `copy_ns` (of `Links`) what a copy takes and `staging_ns` the host's part of one from
     pageable memory. All of this is modelled: `source` says so.
     `issue` multiplies the times of calls, as a host of `hosts/*.toml` has it, `network` is what connects nodes of such
-    GPUs, by default their usual one; `collective_ns` is what a collective takes. `measured` are curves of a GPU of the
-    same generation, which take the place of those that come with windtunnel.
+    GPUs, by default their usual one; `collective_ns` is what a collective takes. `pace` multiplies the times of
+    kernels, as GPUs of one model differ (`gpus/variation.py`). `measured` are curves of a GPU of the same generation,
+    which take the place of those that come with windtunnel.
     """
 
     source = "modelled"
@@ -89,8 +90,10 @@ class CostModel:
         measured: MeasuredFile | None = None,
         issue: float = 1.0,
         network: Network | None = None,
+        pace: float = 1.0,
     ) -> None:
         self.gpu = gpu
+        self.pace = pace
         self.cuda_version = cuda_version
         self.measured = measured if measured is not None and measured.generation == gpu.generation else None
         self.issue = issue
@@ -143,7 +146,7 @@ class CostModel:
         occupancy = self._occupancy(signature, operator, name)
         limited = operator.name in sustained.CLASSES and precision in sustained.PRECISIONS
         peak_ns = 1e9 * work / self._peak(precision) if limited else 0.0
-        duration_ns, width = max(1, round(priced.duration_ns)), round(priced.band, 3)
+        duration_ns, width = max(1, round(priced.duration_ns * self.pace)), round(priced.band, 3)
         return KernelCost(duration_ns, occupancy, bound, width, peak_ns, priced.of_steps)
 
     def priced(self, signature: Signature) -> Price:

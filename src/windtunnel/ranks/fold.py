@@ -90,6 +90,15 @@ class Fold:
         played = set(self.played)
         return [place for place, rank in enumerate(ranks) if rank in played]
 
+    def gpus_of(self, rank: int, count: int) -> list[list[int]]:
+        """For which GPUs of the cluster each of the `count` of a rank's node stands: itself, or those of a class."""
+        first = rank // self.per_node * self.per_node
+        if self.is_whole:
+            return [[first + place] for place in range(count)]
+        members = {one[0]: one for one in self.classes}
+        return [members[self.first_of[number]] if number < self.world else [number]
+                for number in range(first, first + count)]  # fmt: skip
+
     # ------------------------------------------------------------------ more classes
 
     def whole(self) -> Fold:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import hypot
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
+from windtunnel.gpus.variation import slowest
 from windtunnel.reports.parts import throughput
 from windtunnel.reports.parts.time import Spans, measure, overlap, union
 from windtunnel.trace.blocks import blocks
@@ -18,11 +18,6 @@ from windtunnel.trace.units import format_bytes, format_ns, format_share
 
 MOST_CLASSES = 6
 LEAST_SHARE = 0.001
-VARIATION = 0.08
-"""By how much equal GPUs of one cluster differ, over all but outliers (Sinha et al., Not All GPUs Are Created Equal,
-SC '22, arXiv:2208.11035: 8 % on average on five clusters). They plot it as the distance of the whiskers, 1.5 times the
-quartiles' distance beyond the quartiles: of a normal distribution these are 5.4 standard deviations apart."""
-WHISKERS = 5.4
 
 
 def describe(traces: Mapping[int, Trace], played: str, stands_for: Mapping[int, str], world: int) -> dict[str, str]:
@@ -55,20 +50,17 @@ def _timed(trace: Trace, step_ns: int | None, steps: int, world: int) -> dict[st
     }
 
 
-def slowest(ranks: int) -> float:
-    """By how much the slowest of so many equal GPUs is slower than the middle one, as it is expected."""
-    return 0.0 if ranks < 2 else VARIATION / WHISKERS * NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
-
-
 class Range(NamedTuple):
     """Within what a step is known, in shares of it: by its kernels, the network, and the slowest GPU, which all others
-    wait for. `between` is the exposed share of collectives between nodes, which `low` and `high` are factors of."""
+    wait for. `between` is the exposed share of collectives between nodes, which `low` and `high` are factors of;
+    `jitter` is the seed by which the GPUs of the step itself differ already."""
 
     kernels: float
     between: float
     low: float
     high: float
     late: float
+    jitter: int | None = None
 
     @property
     def least(self) -> float:
@@ -90,7 +82,9 @@ def _range(trace: Trace, exposed: Mapping[Place, float], step_ns: int, world: in
     kernels = trace.facts.get("band")
     low, high = trace.facts.get("network_band") or (1.0, 1.0)
     between = sum(ns for (_, nodes), ns in exposed.items() if nodes > 1) / step_ns
-    return None if kernels is None else Range(kernels, between, low, high, slowest(world))
+    seed = trace.facts.get("jitter")
+    late = slowest(world) if seed is None else 0.0
+    return None if kernels is None else Range(kernels, between, low, high, late, seed)
 
 
 def _range_words(found: Range | None, step_ns: int, world: int) -> str:
@@ -101,6 +95,8 @@ def _range_words(found: Range | None, step_ns: int, world: int) -> str:
     if found.between >= LEAST_SHARE:
         factors = f"{found.low:.2f} to {found.high:.2f} of it"
         words += f", the network's {format_share(found.between)} of the step within {factors}"
+    if found.jitter is not None:
+        return f"{words}, {world} GPUs that differ as --jitter {found.jitter} draws them"
     return f"{words}, the slowest of {world} GPUs {format_share(found.late)} later"
 
 

@@ -1,0 +1,26 @@
+"""GPUs of one model differ by a seed, and the slowest of many is as slow as order statistics say."""
+
+from statistics import fmean, stdev
+
+import pytest
+
+from windtunnel.gpus import variation
+
+
+@pytest.mark.parametrize(("ranks", "share"), [(1, 0.0), (2, 0.0083), (8, 0.021), (128, 0.038), (512, 0.045)])
+def test_the_slowest_of_many_is_slower_than_one(ranks: int, share: float) -> None:
+    assert variation.slowest(ranks) == pytest.approx(share, abs=0.001)
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 64, 512])
+def test_the_slowest_that_seeds_draw_is_on_average_the_expected_one(ranks: int) -> None:
+    seeds = range(2000 // ranks + 40)
+    found = [variation.pace(seed, range(ranks)) - 1.0 for seed in seeds]
+    error = stdev(found) / len(found) ** 0.5
+    assert abs(fmean(found) - variation.slowest(ranks)) < 3 * error + 0.0005
+
+
+def test_a_seed_draws_the_same_gpus_each_time_and_another_draws_others() -> None:
+    assert variation.drawn(7, 3) == variation.drawn(7, 3)
+    assert len({variation.drawn(seed, gpu) for seed in range(10) for gpu in range(10)}) == 100
+    assert variation.pace(7, range(8)) == 1.0 + max(variation.drawn(7, gpu) for gpu in range(8))
