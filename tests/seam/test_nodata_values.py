@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import io
+import pickle
 import resource
 
 import pytest
@@ -183,6 +184,17 @@ def test_a_checkpoint_is_not_written_over_with_nothing(session, tmp_path) -> Non
         torch.save(torch.empty(2, device="cuda"), io.BytesIO())
     torch.save({"losses": torch.tensor([1.0])}, path)
     assert torch.load(path)["losses"].tolist() == [1.0]
+
+
+def test_what_is_on_the_host_can_be_pickled_and_what_has_no_values_is_refused(session) -> None:
+    x = torch.ones(3, device="cuda")
+    for held in (torch.tensor(2.0), torch.arange(4), x.cpu(), nn.Linear(2, 2), torch.empty(2, device="meta")):
+        again = copy.deepcopy(pickle.loads(pickle.dumps(held)))
+        assert type(again) is type(held)
+    assert pickle.loads(pickle.dumps({"step": torch.tensor(7.0)}))["step"].item() == 7.0
+    for tensor in (x, nn.Parameter(x), x[1:]):
+        with pytest.raises(UnsupportedError, match="would write tensors of a device"):
+            pickle.dumps([tensor])
 
 
 def test_safetensors_are_not_written_over_with_nothing(session, tmp_path) -> None:

@@ -20,9 +20,10 @@ from windtunnel.errors import UnsupportedError
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.dispatch.moves import transfer
 from windtunnel.seam.torch.state.state import State
-from windtunnel.seam.torch.tags import is_physically_meta, tag_of
+from windtunnel.seam.torch.tags import Tag, is_physically_meta, tag_of
 
 Tensor = torch.Tensor
+physical_device: Callable[[object], torch.device] = torch._C.StorageBase.device.__get__  # type: ignore[attr-defined]
 REFUSED = (
     "{name} would write tensors of a device, and a rehearsal without data has no values for them: leave the checkpoint "
     "out, end the rehearsal before it with --stop-after STEPS, or run with data"
@@ -62,12 +63,21 @@ def _left_out(state: State, path: str | os.PathLike[str]) -> None:
 
 
 class _Finder(pickle.Pickler):
-    """Goes through all that a checkpoint holds; a tensor ends the way, a device's without values the search."""
+    """Goes through all that a checkpoint holds; a tensor ends the way, a device's without values the search.
+
+    So does a storage, which pickle saves by `torch.save` itself.
+    """
 
     def persistent_id(self, obj: object) -> str | None:
-        if not isinstance(obj, Tensor):
+        if isinstance(obj, Tensor):
+            without_values = is_physically_meta(obj) and tag_of(obj).device >= 0
+        elif isinstance(obj, (torch.TypedStorage, torch.UntypedStorage)):
+            storage = obj._untyped_storage if isinstance(obj, torch.TypedStorage) else obj
+            tag: Tag = storage._wt  # type: ignore[union-attr]  # the seam's
+            without_values = physical_device(storage).type == "meta" and tag.device >= 0
+        else:
             return None
-        if is_physically_meta(obj) and tag_of(obj).device >= 0:
+        if without_values:
             raise _FoundError
         return "tensor"
 
