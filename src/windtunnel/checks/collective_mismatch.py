@@ -14,8 +14,8 @@ class CollectiveMismatch(RankCheck):
     ## What it does
     Compares what the ranks of a process group call, call by call: the operation, the dtype, the number of elements
     (for lists and splits those of each pair of ranks), the root and the reduction. Each message is compared with its
-    receive: the bytes, and the dtype unless one side has bytes (`uint8`, `int8`, `bool`). It shows what each rank
-    called and where, and the run ends there.
+    receive: the bytes, and the dtype unless one side has bytes (`uint8`, `int8`, `bool`). Groups of one name must have
+    the same members. It shows what each rank called and where, and the run ends there.
 
     ## Why it is bad
     NCCL pairs the n-th call of one rank with the n-th of every other and compares nothing. Ranks that disagree hang
@@ -52,6 +52,11 @@ class CollectiveMismatch(RankCheck):
             return (
                 "give each thread a process group of its own, dist.new_group(backend=...), and pass it to what the "
                 "thread calls (process_group= of dcp.async_save): nothing orders two threads' calls alike on all ranks"
+            )
+        if line.word("what") == "members":
+            return (
+                "let every rank make all groups in the same order, also those that it is not in, or pass "
+                "use_local_synchronization=True: groups that each rank makes for itself have one name"
             )
         if line.word("what") == "operation":
             return "let every rank of the group make the same calls in the same order, whatever a rank's data are"

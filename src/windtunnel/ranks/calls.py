@@ -36,6 +36,10 @@ class Channel(NamedTuple):
     pair: bool = False
 
 
+NEW_GROUP = "new_group"
+"""The operation that makes a group, whose elements are its members."""
+
+
 class Operation(NamedTuple):
     """What was called, under PyTorch's name.
 
@@ -55,6 +59,8 @@ class Operation(NamedTuple):
     stream: int = 0
 
     def __str__(self) -> str:
+        if self.name == NEW_GROUP:
+            return f"{self.name}({list(self.elements)})"
         dtypes = self.dtypes if len(set(self.dtypes)) > 1 else self.dtypes[:1] * len(self.shapes)
         tensors = [f"{dtype}{list(shape)}" for dtype, shape in zip(dtypes, self.shapes, strict=False)]
         if len(tensors) > SHOWN:

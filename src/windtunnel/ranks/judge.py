@@ -51,8 +51,10 @@ def mismatches(job: Job, only_open: bool = False, group: str | None = None) -> l
         for _, calls in sorted(by_number.items()):
             if only_open and all(call.state is State.DONE for call in calls.values()):
                 continue
-            what = difference(calls, members(job, channel))
+            made = channel.kind == "create"  # by those that take themselves for its members
+            what = difference(calls, sorted(calls) if made else members(job, channel))
             if what:
+                what = "members" if made else what
                 found[channel.group] = _mismatch(job, what, calls)
                 break
     return list(found.values())

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import torch
 import torch.distributed as dist
 
-from windtunnel.ranks.calls import ON_CPU, Channel, Operation
+from windtunnel.ranks.calls import NEW_GROUP, ON_CPU, Channel, Operation
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.distributed import futures, nccl_settings, nodata, played, shrinking, splitting, unused
 from windtunnel.seam.torch.distributed.backend import NCCL_TIMEOUT, backend_class, successors
@@ -116,8 +116,10 @@ def _making(groups: Groups, given: Mapping[str, Any]) -> Iterator[None]:
         yield
         return
     watch.joined(name, given.get("group_desc") or "", ranks)
-    operation = Operation("new_group", elements=tuple(ranks))
-    with watch.inside(Channel(name, "create"), operation, groups.state.site()):
+    channel, operation = Channel(name, "create"), Operation(NEW_GROUP, elements=tuple(_members(given)))
+    with watch.inside(channel, operation, groups.state.site()):
+        if not watch.agrees(channel, operation, given["store"]):
+            raise watch.differing(name, operation, groups.state.site())
         yield
 
 

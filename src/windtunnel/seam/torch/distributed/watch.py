@@ -297,6 +297,15 @@ class Watch:
             self._dump()
         return dist.DistBackendError("\n".join(map(words.sentence, notes)))
 
+    def agrees(self, channel: Channel, operation: Operation, store: Store) -> bool:
+        """Whether the first rank that makes a group of this name gives it the same members."""
+        if self.ledger is None:
+            return True
+        mine = str(operation)
+        key = f"{KEY}/{self.job}/{channel.group}/{self.ledger.counts[channel]}"
+        first: bytes = store.compare_set(key, "", mine)  # type: ignore[attr-defined]  # not in PyTorch's stubs
+        return first.decode() == mine
+
     def differing(self, group: str, operation: Operation, site: int) -> dist.DistBackendError:
         """The error of a group whose ranks are about to make calls that differ; this rank's are given."""
         job = {entry.rank.rank: entry.rank for entry in self._entries()}
