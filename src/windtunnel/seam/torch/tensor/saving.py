@@ -73,7 +73,7 @@ class _Finder(pickle.Pickler):
             without_values = is_physically_meta(obj) and tag_of(obj).device >= 0
         elif isinstance(obj, (torch.TypedStorage, torch.UntypedStorage)):
             storage = obj._untyped_storage if isinstance(obj, torch.TypedStorage) else obj
-            tag: Tag = storage._wt  # type: ignore[union-attr]  # the seam's
+            tag: Tag = storage._wt  # type: ignore[attr-defined]  # the seam's
             without_values = physical_device(storage).type == "meta" and tag.device >= 0
         else:
             return None
