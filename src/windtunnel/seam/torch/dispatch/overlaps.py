@@ -18,6 +18,7 @@ from windtunnel.seam.torch.tags import storage_of
 
 Tensor = torch.Tensor
 FIRST = (0,)
+COPIES = ("aten::copy_",)
 MOST_OFFSETS = 4096
 """Of so many elements at most it is decided whether two lie at one place."""
 
@@ -33,9 +34,14 @@ def look(state: State, call: Call) -> None:
         tag = storage_of(written)._wt
         what = ""
         for read in given:
-            if read is not written and storage_of(read)._wt is tag and _crosses(written, read):
+            if (
+                read is not written
+                and storage_of(read)._wt is tag
+                and _crosses(written, read, call.plan.name in COPIES)
+            ):
                 what = "reads"
-        if not what and not (call.plan.card.access == "writes" and len(given) < 2) and _shares_with_itself(written):
+        one_value = call.plan.card.access == "writes" and all(one is written or one.numel() == 1 for one in given)
+        if not what and not one_value and _shares_with_itself(written):
             what = "writes"
         if what:
             name = call.plan.name.partition("::")[2].partition(".")[0]
@@ -55,8 +61,8 @@ def _is_apart(call: Call) -> bool:
     return written.is_contiguous()
 
 
-def _crosses(written: Tensor, read: Tensor) -> bool:
-    """Whether an element that is read is written for another one."""
+def _crosses(written: Tensor, read: Tensor, copies: bool) -> bool:
+    """Whether an element that is read is written for another one; what a copy reads for its own place, it leaves."""
     if not read.numel() or not surely_overlap(_bytes(written), _bytes(read)):
         return False
     into, out_of = written.element_size(), read.element_size()
@@ -70,11 +76,11 @@ def _crosses(written: Tensor, read: Tensor) -> bool:
             return True  # not element by element
         if count > 1:
             steps.append((count, written.stride(place), read.stride(place - extra) if own > 1 else 0))
-    return _meets_another(tuple(steps), int(read.storage_offset()) - int(written.storage_offset()))
+    return _meets_another(tuple(steps), int(read.storage_offset()) - int(written.storage_offset()), copies)
 
 
 @lru_cache(256)
-def _meets_another(steps: tuple[tuple[int, int, int], ...], shift: int) -> bool:
+def _meets_another(steps: tuple[tuple[int, int, int], ...], shift: int, copies: bool) -> bool:
     """The same, of elements by their counts and steps in both, where one is read so far behind the one written."""
     if all(into == out_of for _, into, out_of in steps):
         return shift != 0
@@ -84,7 +90,8 @@ def _meets_another(steps: tuple[tuple[int, int, int], ...], shift: int) -> bool:
         written = [at + into * number for at in written for number in range(count)]
         read = [at + out_of * number for at in read for number in range(count)]
     of = {at: number for number, at in enumerate(written)}
-    return any(of.get(at, number) != number for number, at in enumerate(read))
+    meets = [at for number, at in enumerate(read) if of.get(at, number) != number]
+    return any(not copies or read[of[at]] != at for at in meets)
 
 
 def _few(counts: list[int]) -> list[int]:
