@@ -34,6 +34,8 @@ def form(problem: Problem) -> str:
     signature, detail = problem.signature, dict(problem.signature.detail)
     if detail.get("scattered"):
         return "scattered"
+    if not problem.inputs:
+        return "plain"
     output = signature.shapes[-1] if len(signature.shapes) > signature.inputs else problem.inputs[0]
     broadcast = any(shape != output for shape in problem.inputs)
     if detail.get("strided") or broadcast or problem.name in REVERSED:

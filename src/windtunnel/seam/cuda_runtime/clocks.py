@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 SECOND_NS = 1_000_000_000
 
@@ -21,3 +22,6 @@ def passed(left_ns: int) -> int:
     """A wait has lasted so long by this machine's clock: the modelled one follows."""
     time.sleep(max(left_ns, 0) / SECOND_NS)
     return 0
+
+
+CALLS: dict[str, Callable[..., int]] = {"time": time_of_day, "monotonic": monotonic, "passed": passed}
