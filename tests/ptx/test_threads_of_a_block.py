@@ -75,9 +75,10 @@ def test_where_a_kernel_loads_and_stores_is_seen_in_its_code() -> None:
 KERNEL k(const float *x, float *y, const long *at, float **w) {
   int t = threadIdx_x;
   y[at[t]] = x[t] + z[t];
+  w[t][0] = 1;
 }""")
     source = parse(code)
     found = prepare(source, source.functions["k"]).accessed
-    assert found.loaded == {frozenset({0}), frozenset({16}), frozenset({"z"})}
-    assert found.stored == {frozenset({8, UNKNOWN})}
+    assert found.loaded == {frozenset({0}), frozenset({16}), frozenset({"z"}), frozenset({24})}
+    assert found.stored == {frozenset({8}), frozenset({UNKNOWN})}
     assert not found.atomic
