@@ -6,6 +6,7 @@ lets pass what it cannot decide cheaply. A CPU computes such an operator in one 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from math import prod
 
@@ -13,6 +14,7 @@ import torch
 
 from windtunnel.machine.overlap import Strided, strided, surely_overlap
 from windtunnel.seam.torch.plans.call import Call
+from windtunnel.seam.torch.state.late import byte_range
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import storage_of
 
@@ -85,10 +87,8 @@ def _meets_another(steps: tuple[tuple[int, int, int], ...], shift: int, copies: 
     if all(into == out_of for _, into, out_of in steps):
         return shift != 0
     counts = _few([count for count, _, _ in steps])
-    written, read = [0], [shift]
-    for count, (_, into, out_of) in zip(counts, steps, strict=True):
-        written = [at + into * number for at in written for number in range(count)]
-        read = [at + out_of * number for at in read for number in range(count)]
+    written = _places(0, [into for _, into, _ in steps], counts)
+    read = _places(shift, [out_of for _, _, out_of in steps], counts)
     of = {at: number for number, at in enumerate(written)}
     meets = [at for number, at in enumerate(read) if of.get(at, number) != number]
     return any(not copies or read[of[at]] != at for at in meets)
@@ -101,15 +101,17 @@ def _few(counts: list[int]) -> list[int]:
     return counts
 
 
+def _places(begin: int, steps: Iterable[int], counts: Iterable[int]) -> list[int]:
+    """Where the elements lie, the last dimension the fastest."""
+    found = [begin]
+    for step, count in zip(steps, counts, strict=True):
+        found = [at + step * number for at in found for number in range(count)]
+    return found
+
+
 def _bytes(tensor: Tensor) -> Strided:
-    size = tensor.element_size()
-    start = int(tensor.storage_offset()) * size
-    return strided(start, size, tensor.shape, tensor.stride()) or Strided(start, _extent(tensor) * size)
-
-
-def _extent(tensor: Tensor) -> int:
-    """The elements from its first to its last."""
-    return 1 + sum(step * (count - 1) for step, count in zip(tensor.stride(), tensor.shape, strict=True))
+    start, end = byte_range(tensor)
+    return strided(start, tensor.element_size(), tensor.shape, tensor.stride()) or Strided(start, end - start)
 
 
 def _shares_with_itself(tensor: Tensor) -> bool:
@@ -123,7 +125,4 @@ def _shares_with_itself(tensor: Tensor) -> bool:
     if dense:
         return False
     counts = _few([count for _, count in steps])
-    offsets = {0}
-    for (step, _), count in zip(steps, counts, strict=True):
-        offsets = {offset + step * at for offset in offsets for at in range(count)}
-    return len(offsets) < prod(counts)
+    return len(set(_places(0, [step for step, _ in steps], counts))) < prod(counts)
