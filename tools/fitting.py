@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools import ROOT
-from windtunnel.cost import bands, collectives, curves, files, neighbours, network, sustained
+from windtunnel.cost import bands, cache, collectives, curves, files, neighbours, network, sustained
 from windtunnel.cost.families import (
     attention,
     direct_convolutions,
@@ -307,6 +307,8 @@ SHARES = (
 )
 OTHERS = (
     files.read,
+    cache.constants,
+    cache.bytes_per_s,
     products.fitted,
     attention.fitted,
     attention.share,

@@ -120,18 +120,20 @@ def test_errors_of_single_kernels_cancel_with_the_root_of_their_number_alone():
 
 
 def test_a_run_at_its_power_limit_is_as_well_known_as_the_trainings_that_it_is_like():
-    limit = Limit(0.8, 0.3, 0.4, 0.07, 0.8)
+    limit = Limit(0.8, 0.3, 0.4, 0.07, 0.8, 0.3)
     of = [bands.of_step(bands.Kernels(0.4, 16, 0.0, part), limit) for part in (0.0, 0.4, 0.8, 1.0)]
     assert of[0] == bands.of_step(bands.Kernels(0.4, 16))
     assert of[1] == pytest.approx((of[0] + 0.07) / 2)
     assert of[2] == of[3] == 0.07
+    with_attention = bands.Kernels(0.4, 16, 0.0, 0.8, 0.5)
+    assert bands.of_step(with_attention, limit) == pytest.approx(0.07 + 0.3 * 0.5)
 
 
 def test_a_kernel_that_takes_nearly_all_of_a_step_counts_as_one():
     alone = bands.Kernels.of([(990, Known(0.4)), (5, Known(0.1)), (5, Known(0.1))])
     equal = bands.Kernels.of([(10, Known(0.4, of_steps=True)), (10, Known(0.2, limited=True))])
     assert alone.number == pytest.approx(1.0, abs=0.03)
-    assert equal == (pytest.approx(0.1), 2.0, pytest.approx(0.2), 0.5)
+    assert equal == (pytest.approx(0.1), 2.0, pytest.approx(0.2), 0.5, 0.0)
     assert bands.Kernels.of([]) is None
     assert bands.Kernels.of([(0, Known(0.4))]) is None
 

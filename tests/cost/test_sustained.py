@@ -83,7 +83,7 @@ def test_the_trainings_are_met_by_the_programs_attention_and_better_by_that_of_t
         limit = limit_of(gpus.find(card).generation)
         inside = [
             abs(1.0 / ratio - 1.0) <= calibrate_bands.band_of(one, limit)
-            for one, ratio in zip(mine, as_published, strict=True)
+            for one, ratio in zip(mine, of_pytorch, strict=True)
         ]
         assert 0.7 < sum(inside) / len(inside) < 0.92
 

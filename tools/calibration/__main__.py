@@ -22,6 +22,7 @@ from types import ModuleType
 from tools.calibration import (
     calibrate_attention,
     calibrate_bands,
+    calibrate_cache,
     calibrate_collectives,
     calibrate_compiled,
     calibrate_cost,
@@ -37,6 +38,7 @@ from tools.calibration import (
 from tools.fitting import HEAD, begin_bands, forget, write
 
 PARTS: dict[str, ModuleType] = {
+    "cache": calibrate_cache,
     "products": calibrate_products,
     "streams": calibrate_streams,
     "attention": calibrate_attention,
@@ -73,6 +75,7 @@ def calibrate() -> None:
     found: list[calibrate_images.Found] = []
     stages: dict[str, Callable[[], None]] = {
         "nothing fitted": begin,
+        "what L2 holds": calibrate_cache.calibrate,
         "matrix products": calibrate_products.calibrate,
         "memory-bound kernels": calibrate_streams.calibrate,
         "attention": calibrate_attention.calibrate,

@@ -30,8 +30,10 @@ from tools.fitting import (
     write,
 )
 from windtunnel import gpus
+from windtunnel.cost import cache
 from windtunnel.cost.families import attention, streams
 from windtunnel.cost.families.attention import Attention, AttentionConstants
+from windtunnel.cost.power import sustained_share
 
 SOURCE = "fitted: {n} timings of FlashAttention-2 ({where})"
 AICONFIGURATOR = "NVIDIA aiconfigurator, Apache-2.0"
@@ -117,7 +119,7 @@ def predict(timings: list[AttentionTiming], gpu: gpus.Gpu, constants: AttentionC
 def filling_us(of: Attention, gpu: gpus.Gpu) -> float:
     """Reading keys and values and writing them elsewhere, as a kernel of its own."""
     size = 2 * 2 * of.texts * of.key_heads * of.keys * (of.dim + of.value_dim)
-    return float(1e-3 * streams.moved_ns(gpu, size, streams.bandwidth(gpu)))
+    return float(1e-3 * cache.moved_ns(gpu, size, streams.bandwidth(gpu)))
 
 
 def measured(timings: list[AttentionTiming]) -> Array:
@@ -160,7 +162,7 @@ def cross_validate(timings: list[AttentionTiming], gpu: gpus.Gpu, plan: Plan) ->
 
 def scaled(constants: AttentionConstants, of: gpus.Gpu, to: gpus.Gpu) -> AttentionConstants:
     """A GPU's constants for another, whose power limit may be a different one."""
-    clock = to.sustained_share / of.sustained_share
+    clock = sustained_share(to) / sustained_share(of)
     return constants._replace(efficiency=constants.efficiency * clock, score_cycles=constants.score_cycles / clock)
 
 
@@ -194,7 +196,7 @@ def calibrate() -> None:
             constants = constants._replace(backward=fitted[BACKWARD_OF].backward)
             fitted[plan.generation] = constants
         where = BENCHMARKS if plan.base else AICONFIGURATOR
-        head = {"generation": plan.generation, "gpu": plan.gpu, "sustained_share": gpu.sustained_share}
+        head = {"generation": plan.generation, "gpu": plan.gpu, "sustained_share": sustained_share(gpu)}
         source = {"n": len(some), "source": SOURCE.format(n=len(some), where=where)}
         rows.append(("row", {**head, **constants._asdict(), **source}))
         if plan.base:

@@ -23,6 +23,7 @@ from tools.corpus.recordings import IMAGES, Recording
 from tools.fitting import forget, tables_of, verbatim, write
 from windtunnel import gpus
 from windtunnel.cost import CostModel, curves, files
+from windtunnel.cost.power import sustained_share
 from windtunnel.operators import classes
 from windtunnel.trace.operation import Signature
 
@@ -102,7 +103,7 @@ def fp32_curves() -> list[dict[str, Any]]:
             knots.append((middle, p50, min(0.5, (p90 - p10) / (2 * p50))))
         found = curve_row(CLASSES[row["op"]], "fp32", GENERATIONS[row["gpu"]], knots,
                           FP32_SOURCE.format(n=row["n"], gpu=row["gpu"]))  # fmt: skip
-        share = gpus.find(row["gpu"]).sustained_share
+        share = sustained_share(gpus.find(row["gpu"]))
         products = CLASSES[row["op"]] in ("matmul", "bmm", "convolution")
         rows.append(found | {"sustained_share": share} if products and share != 1.0 else found)
     return rows

@@ -17,7 +17,7 @@ from tools.corpus import recordings
 from tools.corpus.tables import FOLDER
 from tools.fitting import Array, Mask, Residuals, left_out
 from windtunnel import gpus
-from windtunnel.cost import CostModel, flops
+from windtunnel.cost import CostModel, cache, flops
 from windtunnel.cost.families import iterated, streams
 from windtunnel.cost.files import shortest_ns
 from windtunnel.operators.classes import bare, classify
@@ -61,7 +61,7 @@ def read() -> list[Timing]:
             continue
         if iterated.form(problem) == "scattered":
             continue
-        memory_us = streams.moved_ns(gpu, flops.bytes_moved(call), streams.bandwidth(gpu)) / 1000.0
+        memory_us = cache.moved_ns(gpu, flops.bytes_moved(call), streams.bandwidth(gpu)) / 1000.0
         floor_us = shortest_ns(of, gpu.generation) / 1000.0
         cycle_us = elements / (gpu.sm_count * gpu.cycles_per_us)
         found.append(Timing(row["name"], row["us"], floor_us, memory_us, cycle_us))

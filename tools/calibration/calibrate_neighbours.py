@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tools.calibration import calibrate_streams
+from tools.calibration import calibrate_cache, calibrate_streams
 from tools.corpus import recordings
 from tools.corpus.tables import FOLDER
 from tools.fitting import DATA, Residuals, Tables, band_row, forget, rounded, tables_of, update_bands
 from tools.fitting import write as write_tables
 from windtunnel import gpus
-from windtunnel.cost import CostModel, files, neighbours
+from windtunnel.cost import CostModel, files, flops, neighbours
 from windtunnel.cost.families import streams
 from windtunnel.gpus import Gpu
 from windtunnel.operators.classes import bare, classify
@@ -111,7 +111,9 @@ def timing_of(cost: CostModel, row: dict[str, object], signatures: list[Signatur
     others = sum(times[index] for index in launched) - times[main]
     if others > OTHERS * (others + times[main]) or not times[main]:
         return None
-    signature = signatures[main]
+    moved_bytes = sum(flops.bytes_moved(signatures[index]) for index in launched)
+    signature = calibrate_cache.in_a_loop(signatures[main], moved_bytes)
+    times[main] = cost.priced(signature).duration_ns
     operator = classify(signature.name)
     problem = cost.problem(signature, bare(signature.name), *cost.precision(signature))
     place = neighbours.place(problem, operator.name)

@@ -35,6 +35,7 @@ from windtunnel import gpus
 from windtunnel.cost import CostModel, flops
 from windtunnel.cost.families import products
 from windtunnel.cost.families.products import Arithmetic, Product, ProductConstants
+from windtunnel.cost.power import sustained_share
 from windtunnel.operators.classes import bare, classify
 from windtunnel.trace.operation import Signature
 
@@ -248,7 +249,7 @@ def by_generation(rows: dict[str, ProductConstants]) -> dict[str, str]:
 
 def predict_as(timings: Timings, gpu: gpus.Gpu, constants: ProductConstants, of: gpus.Gpu, table: TimingTable) -> Array:
     """The times on one GPU with the constants of another, whose power limit may be a different one."""
-    clock = gpu.sustained_share / of.sustained_share
+    clock = sustained_share(gpu) / of.sustained_share
     return predict(timings, gpu, products.scaled(constants, 1.0, clock), table)
 
 
@@ -293,7 +294,7 @@ def calibrate_table(table: TimingTable) -> tuple[Tables, Tables]:
         source = f"fitted: {table.source}, {len(of.us)} products"
         if measured:
             source += f", and {sum(len(some.us) for _, some in measured)} that make hardware timed"
-        shares = {"sustained_share": gpu.sustained_share}
+        shares = {"sustained_share": sustained_share(gpu)}
         found.append(("row", {**head, **shares, **rows[key]._asdict(), **tail, "source": source}))
     left = {
         "own GPU": own,

@@ -149,7 +149,8 @@ def calibrate() -> None:
         (BORROWED, widths["GPU"], 0, "assumed: that of A100 and H100; the band is that of the GPU left out"),
     )
     part = np.median((some.products + some.attention) / (some.products + some.attention + share * some.others))
-    head = {"share": share, "begins": BEGINS, "full": FULL, "part": round(float(part), 3)}
+    longer = round(float(np.mean(list(factors.values()))) - 1.0, 3)
+    head = {"share": share, "begins": BEGINS, "full": FULL, "part": round(float(part), 3), "attention": longer}
     tables: Tables = [
         ("limit", {"generations": names, **head, "band": band, "n": n, "source": source})
         for names, band, n, source in rows

@@ -236,7 +236,8 @@ class Retiming:
 
     def band(self) -> float | None:
         """The error band of the kernels together, as a share of their time."""
-        kernels = Kernels.of((ns, known) for (_, known), ns in self.spent.items())
+        signatures = self.trace.signatures
+        kernels = Kernels.of_calls((signatures[number], ns, known) for (number, known), ns in self.spent.items())
         limit = next((now.met for _, now in self.loads if now.met is not None), None)
         return None if kernels is None else of_step(kernels, limit)
 

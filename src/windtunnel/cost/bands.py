@@ -8,8 +8,10 @@ from itertools import pairwise
 from math import log
 from typing import NamedTuple
 
+from windtunnel.cost.cache import without_reuse
 from windtunnel.cost.files import read
 from windtunnel.cost.sustained import Limit
+from windtunnel.trace.operation import Signature
 
 WIDEST = 0.9
 """A predicted time is never negative."""
@@ -56,12 +58,13 @@ class Known(NamedTuple):
     """How well a kernel's time is known.
 
     `of_steps` says that its band is that of whole steps, in which the errors of kernels have cancelled already,
-    `limited` that a power limit slows it in trainings that hold their load.
+    `limited` that a power limit slows it in trainings that hold their load, `attention` that it is fused attention.
     """
 
     band: float
     of_steps: bool = False
     limited: bool = False
+    attention: bool = False
 
 
 class Kernels(NamedTuple):
@@ -69,14 +72,15 @@ class Kernels(NamedTuple):
 
     `number` is that of different kernels that would take equal parts of the time: the same call has the same error
     however often it runs, and one that takes nearly all of a step leaves nothing to cancel with. `single` is the part
-    of kernels that were timed one by one in the mean, `whole` that of those known from whole steps, and `limited` the
-    part of the time that a power limit can slow.
+    of kernels that were timed one by one in the mean, `whole` that of those known from whole steps, `limited` the
+    part of the time that a power limit can slow, and `attention` that of fused attention.
     """
 
     single: float
     number: float
     whole: float = 0.0
     limited: float = 0.0
+    attention: float = 0.0
 
     @classmethod
     def of(cls, some: Iterable[tuple[float, Known]]) -> Kernels | None:
@@ -88,7 +92,19 @@ class Kernels(NamedTuple):
         parts = {of_steps: sum(time * one.band for time, one in some if one.of_steps == of_steps) / total
                  for of_steps in (False, True)}  # fmt: skip
         number = total**2 / sum(time**2 for time, _ in some)
-        return cls(parts[False], number, parts[True], sum(time for time, one in some if one.limited) / total)
+        limited = sum(time for time, one in some if one.limited) / total
+        return cls(parts[False], number, parts[True], limited, sum(time for time, one in some if one.attention) / total)
+
+    @classmethod
+    def of_calls(cls, some: Iterable[tuple[Signature, float, Known]]) -> Kernels | None:
+        """The same of calls with their times, of which those are one kernel that differ in what L2 held alone."""
+        times: dict[Signature, float] = {}
+        known: dict[Signature, tuple[float, Known]] = {}
+        for signature, time, one in some:
+            call = without_reuse(signature)
+            times[call] = times.get(call, 0.0) + time
+            known[call] = max(known.get(call, (0.0, one)), (time, one))
+        return cls.of((time, known[call][1]) for call, time in times.items())
 
 
 @cache
@@ -102,11 +118,11 @@ def of_step(kernels: Kernels, limit: Limit | None = None) -> float:
     """The band of a step: errors of single kernels cancel with their number, those known from whole steps do not.
 
     A run that met its power limit is like the trainings that tell of the `limit`, as far as it is made of kernels that
-    the limit slows as they are: it has their band.
+    the limit slows as they are: it has their band. Which attention it has, those trainings do not tell.
     """
     mean = kernels.single + kernels.whole
     found = kernels.whole + kernels.single * min(1.0, cancelling() / kernels.number**0.5)
     if limit is not None:
         alike = min(1.0, kernels.limited / limit.part)
-        found = alike * limit.band + (1.0 - alike) * found
+        found = alike * (limit.band + limit.attention * kernels.attention) + (1.0 - alike) * found
     return float(min(WIDEST, max(min(mean, LEAST), found)))

@@ -21,7 +21,7 @@ def count(signature: Signature, name: str, operator_class: str) -> int:
     """Operations of `signature`, whose plain name is `name`; 0 where only bytes matter or the shapes do not say."""
     if signature.flops:
         return signature.flops
-    rule = _RULES.get(operator_class)
+    rule = _RULES.get(name) or _RULES.get(operator_class)
     if rule is None:
         return 0
     shapes = signature.shapes[: signature.inputs] if signature.inputs else signature.shapes
@@ -160,7 +160,10 @@ _RULES: dict[str, Callable[[Signature, str, tuple[Shape, ...], tuple[Shape, ...]
     "rnn": _rnn,
     "fft": _fft,
     "linalg": _linalg,
+    "dot": _matmul,
+    "vdot": _matmul,
 }
+"""By class of operators, or by the name of one of another class."""
 
 ITEM_BYTES = {
     "float64": 8,

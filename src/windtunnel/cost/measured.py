@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from windtunnel import foreign, gpus
 from windtunnel.cost.curves import Curve
+from windtunnel.cost.power import sustained_share
 from windtunnel.errors import FileFormatError, UsageError
 
 
@@ -64,7 +65,7 @@ def load(path: str) -> MeasuredFile:
             f"the curves {path} cannot be read: {error.strerror}; `windtunnel calibrate` writes them"
         ) from error
     data = foreign.typed(tables, Tables, path, "is no file of measured curves (`windtunnel calibrate` writes one)")
-    share = gpus.find(data.gpu).sustained_share
+    share = sustained_share(gpus.find(data.gpu))
     curves = {(row.operator_class, row.precision): _curve(row, share, path) for row in data.curve}
     return MeasuredFile(data.gpu, data.generation, curves, data.dispatch_us, data.driver, data.links)
 

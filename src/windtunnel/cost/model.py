@@ -11,8 +11,9 @@ from math import ceil, prod
 from operator import itemgetter
 from typing import NamedTuple
 
-from windtunnel.cost import flops, neighbours, recurrent, sustained
+from windtunnel.cost import flops, neighbours, power, recurrent, sustained
 from windtunnel.cost.bands import Known
+from windtunnel.cost.cache import moved_ns
 from windtunnel.cost.curves import UNKNOWN_BAND, Curve, curve, share
 from windtunnel.cost.families import by_class, cuda_kernels, streams, triton
 from windtunnel.cost.families.problem import Price, Problem
@@ -29,6 +30,8 @@ from windtunnel.trace.operation import Signature
 _CALLS = ("empty_us", "view_us", "event_us", "synchronize_us", "graph_launch_us")
 """What of the driver's times is the host's own processor."""
 _PRODUCTS = frozenset({"matmul", "bmm", "convolution", "attention", "rnn"})
+_OTHERWISE = _PRODUCTS | {"linalg", "view", "fft"}
+"""Classes whose families see to what L2 holds themselves."""
 _THREADS_PER_ITEM = 4
 """Elements that one thread of an elementwise kernel handles."""
 _TILE = 128 * 128
@@ -49,8 +52,8 @@ class KernelCost(NamedTuple):
     """What one kernel takes: its length, the part of the GPU it fills, what bounds it, and the relative error band.
 
     `bound` is "compute", "memory" or "launch" (when the kernel's fixed part is more than `FIXED_SHARE` of it).
-    `peak_ns` is what its operations take at the tensor cores' peak, where the power limit slows them (`sustained`), and
-    `of_steps` says that the band is that of whole steps.
+    `peak_ns` is what its operations take at the tensor cores' peak, where the power limit slows them (`sustained`),
+    `of_steps` says that the band is that of whole steps, and `attention` that it is fused attention.
     """
 
     duration_ns: int
@@ -59,11 +62,12 @@ class KernelCost(NamedTuple):
     band: float
     peak_ns: float = 0.0
     of_steps: bool = False
+    attention: bool = False
 
     @property
     def known(self) -> Known:
         """How well its time is known."""
-        return Known(self.band, self.of_steps, self.peak_ns > 0.0)
+        return Known(self.band, self.of_steps, self.peak_ns > 0.0, self.attention)
 
 
 class CostModel:
@@ -147,13 +151,17 @@ class CostModel:
         limited = operator.name in sustained.CLASSES and precision in sustained.PRECISIONS
         peak_ns = 1e9 * work / self._peak(precision) if limited else 0.0
         duration_ns, width = max(1, round(priced.duration_ns * self.pace)), round(priced.band, 3)
-        return KernelCost(duration_ns, occupancy, bound, width, peak_ns, priced.of_steps)
+        return KernelCost(duration_ns, occupancy, bound, width, peak_ns, priced.of_steps, operator.name == "attention")
 
     def priced(self, signature: Signature) -> Price:
         """The price before any correction by measured kernels, which are measured against it."""
         signature = as_described(signature)
         operator, name = classify(signature.name), bare(signature.name)
         return self._price(signature, operator, name, *self.precision(signature))
+
+    def heeds_reuse(self, signature: Signature) -> bool:
+        """Whether what L2 holds of a kernel's operands is part of its price; products were timed with it as it was."""
+        return classify(as_described(signature).name).name not in _OTHERWISE
 
     def precision(self, signature: Signature) -> tuple[str, float]:
         """The arithmetic that runs, and the share of its efficiency that is left without alignment."""
@@ -174,13 +182,13 @@ class CostModel:
         """The roofline time over the efficiency that the operator's class reaches at that size."""
         work, size = flops.count(signature, name, operator.name), flops.bytes_moved(signature)
         compute_ns, _ = roofline.times_ns(work, size, self._peak(precision), self.gpu.memory_bandwidth_bytes_per_s)
-        memory_ns = streams.moved_ns(self.gpu, size, self.gpu.memory_bandwidth_bytes_per_s)
+        memory_ns = moved_ns(self.gpu, size, self.gpu.memory_bandwidth_bytes_per_s)
         of_memory = part if operator.name == "rnn" else 1.0
         floor_ns = shortest_ns(operator, self.gpu.generation) * streams.launches(signature, name, operator)
         shape = self._curve(operator.curve, precision)
         regular = _regularity(signature, name) if operator.name == "matmul" else 0.0
         # A power limit lowers the clock of the cores, not that of the memory.
-        of_cores = part * self.gpu.sustained_share / shape.sustained_share
+        of_cores = part * power.sustained_share(self.gpu) / shape.sustained_share
         rooflines = sorted(((compute_ns, of_cores, regular), (memory_ns, of_memory, 0.0)), reverse=True)
         found = recurrence(signature) if operator.name == "rnn" else None
         if found is None:

@@ -12,6 +12,7 @@ from windtunnel.machine.memory.allocator import CachingAllocator
 from windtunnel.machine.memory.driver import DeviceMemory
 from windtunnel.machine.occupancy import FULL, Occupancy
 from windtunnel.machine.plan_cache import PlanCache
+from windtunnel.machine.reuse import Reuse
 from windtunnel.machine.stream import Stream
 
 POOL_STREAMS = 32
@@ -54,6 +55,7 @@ class Device:
         self.frees = allocator.frees
         self.streams: list[Stream] = []
         self.engine_ready_ns = {"HtoD": 0, "DtoH": 0, "DtoD": 0}
+        self.reuse = Reuse()
         self.occupancy = Occupancy()  # used once there are two streams
         self.external: list[Stream] = []  # streams that wait for the default stream, and it for them
         self.context = False  # whether a CUDA context was created here

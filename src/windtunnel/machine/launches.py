@@ -55,7 +55,7 @@ def band(trace: Trace, known: Mapping[int, Known], limit: Limit | None = None) -
     for kind, _, signature, _, _, start, end, _ in trace.rows:
         if kind == Kind.KERNEL and signature in known:
             spent[signature] += end - start
-    kernels = Kernels.of((ns, known[number]) for number, ns in spent.items())
+    kernels = Kernels.of_calls((trace.signatures[number], ns, known[number]) for number, ns in spent.items())
     return None if kernels is None else of_step(kernels, limit)
 
 

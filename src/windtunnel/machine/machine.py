@@ -19,6 +19,7 @@ from windtunnel.machine.launches import MARKED
 from windtunnel.machine.occupancy import FULL
 from windtunnel.machine.order import Access, Accesses, VectorClock, join, knows
 from windtunnel.machine.overlap import Strided
+from windtunnel.machine.reuse import LEAST_BYTES
 from windtunnel.machine.stream import Event, Stream
 from windtunnel.networks import Spread
 from windtunnel.trace.operation import FIRST_USE, Hazard, Kind, Lane, Note, Signature
@@ -31,7 +32,9 @@ COPY, SYNCHRONIZE = int(Kind.COPY), int(Kind.SYNCHRONIZE)
 class Cost:
     """What one signature costs on one device; the seam keeps one per (operator, shapes, dtypes)."""
 
-    __slots__ = ("band", "dispatch_ns", "duration_ns", "number", "occupancy", "peak_ns", "size_bytes")
+    __slots__ = (
+        "band", "dispatch_ns", "duration_ns", "is_large", "number", "occupancy", "peak_ns", "size_bytes", "variants",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -50,6 +53,8 @@ class Cost:
         self.size_bytes = size_bytes
         self.band = band
         self.peak_ns = peak_ns
+        self.is_large = size_bytes >= LEAST_BYTES
+        self.variants: dict[str, Cost] | None = None
 
     def taking(self, dispatch_ns: int, duration_ns: int) -> Cost:
         """The same kernel with other times."""
@@ -138,7 +143,7 @@ class Machine:
         size = signature.read_bytes + signature.written_bytes
         number = self.trace.signatures.number(signature)
         self.known[number] = kernel.known
-        return Cost(
+        found = Cost(
             number,
             device.cost.dispatch_ns(signature.name),
             kernel.duration_ns,
@@ -147,6 +152,9 @@ class Machine:
             kernel.band,
             kernel.peak_ns,
         )
+        if found.is_large and device.cost.heeds_reuse(signature):
+            found.variants = {"": found}
+        return found
 
     def band(self) -> float | None:
         """The error band of the trace's kernels together, as a share of their time; None without kernels."""

@@ -35,6 +35,7 @@ from typing import NamedTuple
 from windtunnel.cost.bands import band
 from windtunnel.cost.families.problem import Price, Problem
 from windtunnel.cost.files import floor_scale, read, shortest_ns
+from windtunnel.cost.power import sustained_share
 from windtunnel.gpus import Gpu
 from windtunnel.operators.classes import classify
 
@@ -261,7 +262,7 @@ def price(problem: Problem) -> Price | None:
     if found is None or row is None or not (half or kernel) or not problem.gpu.has_tensor_cores:
         return None
     gpu, constants = problem.gpu, row.constants
-    clock = gpu.sustained_share / row.sustained_share
+    clock = sustained_share(gpu) / row.sustained_share
     reached = clock * share(kernel) if kernel else clock
     constants = constants._replace(
         efficiency=constants.efficiency * reached, score_cycles=constants.score_cycles / reached

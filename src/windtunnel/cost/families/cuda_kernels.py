@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Protocol
 
+from windtunnel.cost import cache
 from windtunnel.cost.families import streams
 from windtunnel.cost.families.problem import Price, Problem
 from windtunnel.cost.files import shortest_ns
@@ -188,10 +189,11 @@ def price(problem: Problem) -> Price | None:
     waiting = counts.get("requests", 0) / (blocks * warps) * latency / LOADS_IN_FLIGHT
     cycles = max(busiest * per_sm, waiting * ceil(per_sm / at_once))
     sm_ns = 1e3 * cycles / gpu.clock_mhz
-    memory_ns = streams.moved_ns(gpu, float(of.read_bytes + of.written_bytes), streams.bandwidth(gpu))
+    size = float(of.read_bytes + of.written_bytes)
+    memory_ns = cache.moved_ns(gpu, size, streams.bandwidth(gpu), known=problem.reused)
     sms = min(gpu.sm_count, blocks)
     traffic = streams.SECTOR_BYTES * (counts.get("distinct_loads", 0) + counts.get("stores", 0))
-    l2_ns = 1e9 * traffic / (streams.L2_BYTES_PER_CLOCK * 1e6 * gpu.clock_mhz * sms)
+    l2_ns = 1e9 * traffic / (cache.BYTES_PER_CLOCK * 1e6 * gpu.clock_mhz * sms)
     atomic_ns = 1e3 * counts.get("atomics", 0) / (ATOMIC_LANES * gpu.clock_mhz * gpu.sm_count)
     barrier_cycles = GRID_TRIPS * (L1_CYCLES + FURTHER_CYCLES) + blocks / ATOMIC_LANES
     grid_ns = 1e3 * counts.get("grid_barriers", 0) * barrier_cycles / gpu.clock_mhz

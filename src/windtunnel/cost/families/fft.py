@@ -20,6 +20,7 @@ from math import ceil, log2, prod
 
 from windtunnel.cost import flops
 from windtunnel.cost.bands import band
+from windtunnel.cost.cache import moved_ns
 from windtunnel.cost.families import streams
 from windtunnel.cost.families.problem import Price, Problem
 from windtunnel.cost.files import floor_scale, read
@@ -57,10 +58,10 @@ def price(problem: Problem) -> Price | None:
         for fixed, passes, single in parts(length, longest):
             fixed_us += fixed
             share = constants()["single_share" if single else "several_share"]
-            time_ns += streams.moved_ns(gpu, size * passes, streams.bandwidth(gpu) * share)
+            time_ns += moved_ns(gpu, size * passes, streams.bandwidth(gpu) * share)
     if dict(signature.detail).get("normalization", "0") != "0":
         fixed_us += constants()["kernel_us"]
-        time_ns += streams.moved_ns(gpu, size, streams.bandwidth(gpu))
+        time_ns += moved_ns(gpu, size, streams.bandwidth(gpu))
     floor_ns = 1000.0 * fixed_us * floor_scale(gpu.generation) / floor_scale("ampere-86")
     distance = "own generation" if gpu.generation == "ampere-86" else "borrowed"
     return Price(floor_ns + time_ns, floor_ns, band("fft", distance))

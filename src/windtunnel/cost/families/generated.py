@@ -15,6 +15,7 @@ from __future__ import annotations
 from functools import cache
 
 from windtunnel.cost.bands import band
+from windtunnel.cost.cache import moved_ns
 from windtunnel.cost.families import streams
 from windtunnel.cost.families.problem import Price, Problem
 from windtunnel.cost.files import read, shortest_ns
@@ -46,11 +47,12 @@ def price(problem: Problem) -> Price:
     rate = streams.bandwidth(gpu) * fitted_share(kind_of(detail))
     again = float(detail.get("again", 0))
     rows = max(1, int(detail.get("rows", 1)))
-    time_ns = streams.moved_ns(
+    time_ns = moved_ns(
         gpu,
         float(signature.read_bytes + signature.written_bytes),
         rate,
         again * streams.lost(again / rows, gpu),
+        problem.reused,
     )
     floor_ns = shortest_ns(classify(signature.name), gpu.generation)
     distance = "own generation" if gpu.generation in FITTED_ON else "borrowed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from windtunnel.cost.cache import REUSED, Reused, reused
 from windtunnel.gpus import Gpu
 from windtunnel.trace.operation import Signature
 
@@ -25,6 +26,11 @@ class Problem(NamedTuple):
     aligned_share: float
     gpu: Gpu
     cuda_version: tuple[int, int] = (11, 8)
+
+    @property
+    def reused(self) -> tuple[Reused, ...]:
+        """Which of its bytes were touched how long before, where that is known."""
+        return reused(str(dict(self.signature.detail).get(REUSED, "")))
 
 
 class Price(NamedTuple):

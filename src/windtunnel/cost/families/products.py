@@ -34,6 +34,7 @@ from windtunnel.cost import flops
 from windtunnel.cost.bands import band
 from windtunnel.cost.families.problem import Price, Problem
 from windtunnel.cost.files import floor_scale, read
+from windtunnel.cost.power import sustained_share
 from windtunnel.gpus import Gpu
 
 CLASSES = ("matmul", "bmm")
@@ -380,7 +381,7 @@ def length_us(
 
     `thin` says whether the library has kernels for thin results.
     """
-    clock = problem.gpu.sustained_share / row.sustained_share
+    clock = sustained_share(problem.gpu) / row.sustained_share
     constants = scaled(row.constants, row.scale * share, clock)
     of = rates(problem.gpu, problem.peak_flops, constants)
     floor_us = constants.floor_us * floor_scale(problem.gpu.generation) / floor_scale(row.generation)

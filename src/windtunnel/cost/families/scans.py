@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from windtunnel.cost import flops
 from windtunnel.cost.bands import band
+from windtunnel.cost.cache import moved_ns
 from windtunnel.cost.families import streams
 from windtunnel.cost.families.problem import Price, Problem
 from windtunnel.cost.files import read, shortest_ns
@@ -79,7 +80,7 @@ def price(problem: Problem) -> Price:
     size = float(flops.bytes_moved(signature))
     if name in _SORTS:
         size = max(size, float(sorted_bytes(of, problem.item_bytes)))
-    time_ns = streams.moved_ns(gpu, size, streams.bandwidth(gpu) * streams.class_share("scan", False))
+    time_ns = moved_ns(gpu, size, streams.bandwidth(gpu) * streams.class_share("scan", False), known=problem.reused)
     dim = int(dict(signature.detail).get("dim", -1))
     if operator.name == "scan" and of and prod(of) > of[dim]:
         last = dim in (-1, len(of) - 1)

@@ -16,7 +16,7 @@ where the bytes are those that the operator reads and writes, each as often as t
 - A gather at any places of one long row takes a whole sector for each element that it finds.
 - An operand in another order than the result (a transposed one) is read at a share of the bandwidth ("scattered").
 
-Small working sets (a quarter of the L2 cache or less) are taken to be in it, since the kernel before wrote them.
+What of the bytes L2 holds is `cost/cache.py`'s matter.
 The shares of generations are fitted on NeuSight's timings (`make calibrate`, `data/streams.toml`).
 """
 
@@ -28,6 +28,7 @@ from math import ceil, log2, prod
 
 from windtunnel.cost import flops
 from windtunnel.cost.bands import band
+from windtunnel.cost.cache import ASSUMED_SHARE, moved_ns
 from windtunnel.cost.families import iterated
 from windtunnel.cost.families.problem import Price, Problem
 from windtunnel.cost.files import read, shortest_ns
@@ -39,10 +40,6 @@ CLASSES = (
     "elementwise", "activation", "softmax", "norm", "reduction", "index", "embedding", "random", "fill", "copy",
     "foreach", "optimizer", "pool",
 )  # fmt: skip
-L2_SHARE = 0.25
-"""Working sets up to this part of the L2 cache are taken to be there since the kernel before wrote them; assumed."""
-L2_BYTES_PER_CLOCK = 31.0
-"""What one SM reads from L2 in a cycle: fitted on A100's matrix products (`data/products.toml`)."""
 OWN_BANDS = ("random", "index", "embedding")
 """Classes whose bands are those of their own published times."""
 BLOCKS_PER_SM = 8
@@ -161,12 +158,13 @@ def price(problem: Problem) -> Price | None:
     if arithmetic_ns:  # so that what a pool waits for beside its bytes is not in their rate
         rate = bandwidth(gpu)
     if operator.name in iterated.ELEMENTWISE and iterated.is_iterated(problem):
-        needed_ns = iterated.time_ns(gpu, written_elements(problem), moved_ns(gpu, size, rate))
+        needed_ns = iterated.time_ns(gpu, written_elements(problem), moved_ns(gpu, size, rate, known=problem.reused))
     elif has_two_kernels(problem):
         needed_ns = statistics_ns(problem, rate) + applied_ns(problem, rate, size)
     else:
         blocks = max(blocks_ns(problem), likelihoods_ns(problem))
-        needed_ns = max(moved_ns(gpu, size, rate, again), made_ns(problem, operator), blocks, arithmetic_ns)
+        memory_ns = moved_ns(gpu, size, rate, again, problem.reused)
+        needed_ns = max(memory_ns, made_ns(problem, operator), blocks, arithmetic_ns)
     time_ns = needed_ns + reordered_ns(problem, operator) + gradients_ns(problem)
     floor_ns = shortest_ns(operator, gpu.generation) * launches(signature, problem.name, operator)
     distance = generation_share(gpu.generation, gpu.key)[1]
@@ -228,7 +226,8 @@ def statistics_ns(problem: Problem, rate: float) -> float:
     if rows:
         cycles, resident = STATISTICS_CYCLES[kind], STATISTICS_BLOCKS[kind]
         blocks = 1000.0 * cycles * length / gpu.cycles_per_us * max(1.0, rows / (gpu.sm_count * resident))
-    return max(blocks, moved_ns(gpu, problem.item_bytes * prod(problem.inputs[0]), rate))
+    read = float(problem.item_bytes * prod(problem.inputs[0]))
+    return max(blocks, moved_ns(gpu, read, rate, known=problem.reused))
 
 
 def applied_ns(problem: Problem, rate: float, size: float) -> float:
@@ -236,7 +235,8 @@ def applied_ns(problem: Problem, rate: float, size: float) -> float:
     x = problem.inputs[0]
     read = float(problem.item_bytes * prod(x))
     fixed = "batch_norm" in problem.name and not _in_training(problem)
-    memory_ns = moved_ns(problem.gpu, size if fixed else max(0.0, size - read), rate, further_bytes(problem))
+    moved = size if fixed else max(0.0, size - read)
+    memory_ns = moved_ns(problem.gpu, moved, rate, further_bytes(problem), problem.reused)
     return iterated.time_ns(problem.gpu, prod(x), memory_ns)
 
 
@@ -258,7 +258,7 @@ def likelihoods_ns(problem: Problem) -> float:
     threads = 32
     if problem.cuda_version >= LIKELIHOOD_THREADS:
         threads = min(1024, max(32, 1 << round(log2(max(1, x[0] // 16)))))
-    outgrown = problem.item_bytes * prod(x) > L2_SHARE * problem.gpu.l2_bytes
+    outgrown = problem.item_bytes * prod(x) > ASSUMED_SHARE * problem.gpu.l2_bytes
     return 1000.0 * LIKELIHOOD_US[outgrown] * ceil(x[0] / threads) / problem.gpu.clock_share
 
 
@@ -350,13 +350,6 @@ def gathered_bytes(problem: Problem, operator: OperatorClass) -> float:
     if operator.name != "index" or not outputs or not long:
         return 0.0
     return float(prod(outputs[0]) * max(0, SECTOR_BYTES - problem.item_bytes))
-
-
-def moved_ns(gpu: Gpu, size: float, rate: float, again: float = 0.0) -> float:
-    """Moving so many bytes, and `again` so many: from memory at `rate`, or in L2 where they are well below its size."""
-    cold = 1.0 / (1.0 + (L2_SHARE * gpu.l2_bytes / size) ** 8) if size and gpu.l2_bytes else 1.0
-    l2_rate = max(rate, L2_BYTES_PER_CLOCK * 1e6 * gpu.clock_mhz * gpu.sm_count)
-    return 1e9 * ((size + again) * cold / rate + size * (1.0 - cold) / l2_rate)
 
 
 def _kind(problem: Problem, operator: OperatorClass, backward: bool) -> str:

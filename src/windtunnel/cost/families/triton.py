@@ -4,7 +4,7 @@
 
 Products reach the share of the peak that Triton's own tutorial of matrix multiplication reports on an A100 (about 220
 of 312 TFLOP/s in half precision, as much as cuBLAS there). Programs run in waves of as many as fit on the SMs at once,
-and the last wave takes as long as a full one. L2's rate is that of `streams`. None of this is fitted on timings of
+and the last wave takes as long as a full one. L2's rate is that of `cache`. None of this is fitted on timings of
 Triton kernels: the band says so.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from math import ceil
 
+from windtunnel.cost import cache
 from windtunnel.cost.curves import UNKNOWN_BAND
 from windtunnel.cost.families import streams
 from windtunnel.cost.families.problem import Price, Problem
@@ -59,9 +60,9 @@ def price(problem: Problem) -> Price | None:
     lost = ceil(waves) / waves if waves > 1 else max(1.0, gpu.sm_count / programs)
     products_ns = 1e9 * signature.flops / (peak * PRODUCT_SHARE) * lost
     size = float(signature.read_bytes + signature.written_bytes)
-    memory_ns = streams.moved_ns(gpu, size, streams.bandwidth(gpu))
+    memory_ns = cache.moved_ns(gpu, size, streams.bandwidth(gpu), known=problem.reused)
     sms = min(gpu.sm_count, programs)
-    l2_rate = streams.L2_BYTES_PER_CLOCK * 1e6 * gpu.clock_mhz * sms
+    l2_rate = cache.BYTES_PER_CLOCK * 1e6 * gpu.clock_mhz * sms
     traffic_ns = 1e9 * number(signature, "traffic") / l2_rate
     floor_ns = shortest_ns(classify(signature.name), gpu.generation)
     return Price(floor_ns + max(products_ns, memory_ns, traffic_ns), floor_ns, UNKNOWN_BAND)

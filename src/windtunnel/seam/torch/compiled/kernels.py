@@ -18,6 +18,7 @@ import torch
 from windtunnel.machine.machine import Cost
 from windtunnel.seam.torch.compiled import accesses
 from windtunnel.seam.torch.compiled.answers import Answers, about
+from windtunnel.seam.torch.state.reuse import reusing_whole
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of, storage_of
 from windtunnel.trace.operation import Signature
@@ -156,6 +157,7 @@ def launched(state: State, device: int, cost: Cost, tensors: list[torch.Tensor],
     """Launch a kernel of a compiled graph on the current stream of a device."""
     machine, local = state.machine, state.local
     place = local.streams[device]
+    cost = reusing_whole(machine, place, cost, (storage_of(tensor)._wt for tensor in tensors))
     if machine.watching:
         if machine.concurrent:
             place = state.order.stream_of(device, place)

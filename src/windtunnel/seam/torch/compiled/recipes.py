@@ -27,6 +27,7 @@ from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.state import cublas
 from windtunnel.seam.torch.state.kernel_buffers import choices
 from windtunnel.seam.torch.state.observers import VERBS
+from windtunnel.seam.torch.state.reuse import reusing_whole
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import HOST_TAG, Storage, Tag, storage_of
 
@@ -149,7 +150,8 @@ class Recipe(NamedTuple):
             host.now_ns += wait_ns
             if kind == LAUNCH:
                 stream = streams[device]
-                launch(host, stream, cost)  # type: ignore[arg-type]  # a launch has one
+                assert cost is not None  # a launch has one
+                launch(host, stream, reusing_whole(machine, stream, cost, [slots[one] for one in touched]))
                 for one in touched:
                     slots[one].epoch = stream.epoch  # type: ignore[union-attr]  # it has not ended
             elif kind == TAKE:

@@ -43,6 +43,7 @@ from windtunnel.seam.torch.plans.plan import (
 from windtunnel.seam.torch.plans.signature import on_cpu, signature
 from windtunnel.seam.torch.state import blank, cublas, handles
 from windtunnel.seam.torch.state.host_guard import MANY
+from windtunnel.seam.torch.state.reuse import reusing
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import (
     CPU,
@@ -265,7 +266,7 @@ class Dispatch(TorchDispatchMode):
         local, machine = self.local, self.machine
         if plan.simple and not (machine.watching or shared) and (cost := self.costs.get((*key, device))) is not None:
             stream = local.streams[device]
-            machine.launch(local.host, stream, cost)
+            machine.launch(local.host, stream, reusing(machine, stream, cost, (args, out)) if cost.is_large else cost)
             if plan.mutated:
                 first.epoch = stream.epoch  # type: ignore[union-attr]  # it is what was written
                 if first.blank is not None:  # type: ignore[union-attr]
@@ -487,6 +488,8 @@ class Dispatch(TorchDispatchMode):
             machine.first_use(self.local.host, machine.devices[device], plan.name)
             self.state.sites.frame()  # sees a stand-in's function, should it be one (`Finder.stand_in_ran`)
         local, state, stream = self.local, self.state, self.local.streams[device]
+        if cost.is_large:
+            cost = reusing(machine, stream, cost, (call.given, out))
         if plan.written and not plan.lists:
             overlaps.look(state, call)
         if known.workspace:

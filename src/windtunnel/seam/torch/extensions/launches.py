@@ -26,6 +26,7 @@ from windtunnel.seam.torch.dispatch.launched import Again, Capturing, LaunchPlan
 from windtunnel.seam.torch.dispatch.mode import Dispatch, emulation
 from windtunnel.seam.torch.extensions.tensors import TensorAddresses, tag_in
 from windtunnel.seam.torch.extensions.without_data import Rehearsed
+from windtunnel.seam.torch.state.reuse import reusing_ranges
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import Tag
 from windtunnel.trace.operation import Note, Site
@@ -77,10 +78,11 @@ class Launched:
         result = launcher.compute(self.function, self.shape, self.arguments, stream)
         found = signature(demangled(self.function.name), result.counters)
         cost = machine.price(machine.devices[stream.device], found)
+        reads = launcher.ranges((access.low, access.high) for access in result.accesses if access.read)
+        writes = launcher.ranges((access.low, access.high) for access in result.accesses if access.written)
+        cost = reusing_ranges(machine, stream, cost, (*reads, *writes))
         machine.launch(state.host(), stream, cost, site if machine.watching else 0)
-        reads = [(access.low, access.high) for access in result.accesses if access.read]
-        writes = [(access.low, access.high) for access in result.accesses if access.written]
-        launcher.ordered(reads, writes, stream)
+        state.order.kernel(reads, writes, stream, state.site())
         for access in result.accesses:
             if access.pages:
                 launcher.watch(access, stream, site)
@@ -188,15 +190,17 @@ class Launcher:
 
     def ordered(self, reads: Ranges, writes: Ranges, stream: Stream) -> None:
         """Tell the order of accesses what the work just submitted reads and writes, as ranges of addresses here."""
-        found: list[list[tuple[Tag, int, int]]] = []
-        for spans in (reads, writes):
-            found.append([])
-            for start, end in spans:
-                known = self.addresses.allocation(start)
-                tag = None if known is None else tag_in(known)
-                if known is not None and tag is not None:
-                    found[-1].append((tag, start - known.start, end - known.start))
-        self.state.order.kernel(found[0], found[1], stream, self.state.site())
+        self.state.order.kernel(self.ranges(reads), self.ranges(writes), stream, self.state.site())
+
+    def ranges(self, spans: Ranges) -> list[tuple[Tag, int, int]]:
+        """Ranges of addresses here as ranges of storages; what is in none is left out."""
+        found: list[tuple[Tag, int, int]] = []
+        for start, end in spans:
+            known = self.addresses.allocation(start)
+            tag = None if known is None else tag_in(known)
+            if known is not None and tag is not None:
+                found.append((tag, start - known.start, end - known.start))
+        return found
 
     def watch(self, access: ptx.TouchedRange, stream: Stream, site: int) -> None:
         """Notice the host's touch of managed memory that a launch has just written, until it is ordered after that."""

@@ -18,6 +18,7 @@ from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, tensors_i
 from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.messages import device_name
 from windtunnel.seam.torch.plans.plan import Plan, common_device
+from windtunnel.seam.torch.state.reuse import reusing
 from windtunnel.seam.torch.tags import (
     NOWHERE,
     ORDINARY,
@@ -123,7 +124,10 @@ def _again(dispatch: Dispatch, call: Call, known: Listed) -> object:
         dispatch.tag(out, device)
     local = dispatch.local
     stream = local.streams[device]
-    machine.launch(local.host, stream, dispatch.costs[priced])
+    cost = dispatch.costs[priced]
+    if cost.is_large:
+        cost = reusing(machine, stream, cost, (args, out))
+    machine.launch(local.host, stream, cost)
     for position in plan.mutated:
         dispatch.state.order.unwatched(args[position], stream)
     if plan.memory:

@@ -21,6 +21,7 @@ from windtunnel.seam.torch.dispatch.mode import Dispatch, emulation
 from windtunnel.seam.torch.plans.arguments import Arguments
 from windtunnel.seam.torch.state.blank import PIECES, unwritten
 from windtunnel.seam.torch.state.core import Apart
+from windtunnel.seam.torch.state.reuse import reusing_ranges
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import HOST_TAG, Storage, Tag, device_of, is_physically_meta, storage_of
 from windtunnel.seam.torch.triton.base import ComputedWork, JITFunction
@@ -198,16 +199,14 @@ class Launch:
         cost = self._cost(memory, work, programs)
         if machine.concurrent:
             stream = state.order.stream_of(self.device, stream)
+        regions = [region for region in memory.regions.values() if _tag(region) is not HOST_TAG]
+        reads = [(_tag(region), *region.reads) for region in regions if region.reads]
+        writes = [(_tag(region), *region.writes) for region in regions if region.writes]
+        cost = reusing_ranges(machine, stream, cost, (*reads, *writes))
         machine.launch(state.host(), stream, cost, site if machine.watching else 0)
-        regions = list(memory.regions.values())
-        state.order.kernel(
-            [(_tag(r), *r.reads) for r in regions if r.reads and _tag(r) is not HOST_TAG],
-            [(_tag(r), *r.writes) for r in regions if r.writes and _tag(r) is not HOST_TAG],
-            stream,
-            site,
-        )
+        state.order.kernel(reads, writes, stream, site)
         self._judge(memory, stream)
-        written = {id(region.storage) for region in regions if region.writes}
+        written = {id(region.storage) for region in memory.regions.values() if region.writes}
         return [at for at, tensor in enumerate(tensors) if id(storage_of(tensor)) in written]
 
     def _compute(self, tensors: Sequence[Tensor], sampled: int) -> tuple[LaunchMemory, ComputedWork, int]:
