@@ -86,15 +86,8 @@ def entry(some: list[Row]) -> dict[str, str | float]:
     }
 
 
-ELSEWHERE = {
-    "A10": "no row at hand: an A10G, the same chip with more power, is nearest",
-    "GH200": "no row at hand: the same SMs as an H100's, another host",
-}
-"""GPUs of which nothing was published that may be looked at."""
-
-
 def own_kernels() -> dict[str, dict[str, str | float | None]]:
-    """Rows of docs/exam.md for GPUs that no published times are of: what their own kernels say, or that none do."""
+    """Rows of docs/exam.md for GPUs whose own kernels were measured."""
     tables = calibrate_neighbours.tables()
     every = iter(calibrate_neighbours.left_out([one for _, _, timings in tables for one in timings]))
     rows: dict[str, dict[str, str | float | None]] = {}
@@ -111,8 +104,7 @@ def own_kernels() -> dict[str, dict[str, str | float | None]]:
             "inside": round(100 * sum(one.inside for one in outcomes) / len(outcomes)),
             "worst": f"{worst.model}: {worst.ratio:.2g} times as long",
         }
-    nothing = dict.fromkeys(("median", "p90", "inside"), None)
-    return rows | {key: {"what": key, "number": 0, **nothing, "worst": why} for key, why in ELSEWHERE.items()}
+    return rows
 
 
 def width_of(one: calibrate_neighbours.LeftOut) -> float:

@@ -1,0 +1,264 @@
+"""Small programs of other people's, whose times stand in READMEs and issues, on emulated GPUs.
+
+    python -m tools.exam.others [--gpu L20] [--only relu] [--rows] [--figures]
+
+Each row of `tools/corpus/programs_published.csv` is a call that its source repeats, by name, sizes and type, with what
+was printed: microseconds, TFLOP/s, or GB/s of the bytes that the source counts. Here it is called as often as the clock
+needs. Where the source clears L2 between two calls, so does this; else the call finds what the one before has left.
+Nothing is fitted on these rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from math import log, prod
+from typing import NamedTuple
+
+import torch
+from torch.nn import functional
+
+import windtunnel
+from tools.corpus import tables
+from tools.corpus.outcomes import Outcome, middle_and_tail, summarize
+from tools.docs import figures
+from windtunnel import hosts
+from windtunnel.reports.parts.time import with_hosts
+from windtunnel.trace.operation import Kind
+from windtunnel.trace.trace import END, KIND, START
+
+HOST = "reference"
+WARM_UP, CALLS = 10, 30
+CLEARED_BYTES = 1 << 28
+Tensor = torch.Tensor
+Call = Callable[[], object]
+
+
+class PrintedTime(NamedTuple):
+    """A row of the table. `cleared` says that nothing of the call before is in L2."""
+
+    program: str
+    gpu: str
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+    cleared: bool
+    value: float
+    unit: str
+    source: str
+
+    @property
+    def name(self) -> str:
+        """The row in words."""
+        return f"{self.program} {' x '.join(map(str, self.sizes))} {str(self.dtype).removeprefix('torch.')}"
+
+    @property
+    def us(self) -> float:
+        """Microseconds of a call."""
+        if self.unit == "us":
+            return self.value
+        item = self.dtype.itemsize
+        amount = 2 * prod(self.sizes) * (1e-6 if self.unit == "TFLOPS" else 1e-3 * item)
+        return amount / self.value
+
+    def zeros(self, *sizes: int, dtype: torch.dtype | None = None) -> Tensor:
+        return torch.zeros(*sizes, dtype=dtype or self.dtype, device="cuda")
+
+
+def read() -> Iterator[PrintedTime]:
+    """The table."""
+    for row in tables.read("programs_published.csv"):
+        sizes = tuple(map(int, row["sizes"].split()))
+        cleared, value = row["cleared"] == "1", float(row["value"])
+        yield PrintedTime(row["program"], row["gpu"], getattr(torch, row["dtype"]), sizes, cleared, value, row["unit"],
+                  row["source"])  # fmt: skip
+
+
+def elu(x: Tensor, out: Tensor) -> Tensor:
+    return torch.where(x > 0, x, 1.0 * (torch.exp(x) - 1), out=out)
+
+
+def swish(x: Tensor, out: Tensor) -> Tensor:
+    torch.sigmoid(x, out=out)
+    return out.mul_(x)
+
+
+def layer_norm(x: Tensor, _: Tensor) -> Tensor:
+    mean = torch.mean(x, dim=1, keepdim=True)
+    variance = 1 / torch.std(x, dim=1, keepdim=True)
+    return ((x - mean) * variance) * 1.0 + 0.0
+
+
+def rms_norm(x: Tensor, _: Tensor) -> Tensor:
+    return (x * torch.rsqrt(torch.mean(x**2, dim=1, keepdim=True))) * 1.0
+
+
+def unfused_rms_norm(x: Tensor, out: Tensor) -> Tensor:
+    variance = x.to(torch.float32).pow(2).mean(-1, keepdim=True)
+    return out[0] * (x * torch.rsqrt(variance + 1e-5)).to(x.dtype)
+
+
+ON_TABLES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "relu": lambda x, _: torch.relu(x),
+    "sigmoid": lambda x, out: torch.sigmoid(x, out=out),
+    "elu": elu,
+    "gelu": lambda x, _: functional.gelu(x, approximate="tanh"),
+    "hardshrink": lambda x, out: out.copy_(functional.hardshrink(x, lambd=0.5)),
+    "hardswish": lambda x, out: out.copy_(functional.hardswish(x)),
+    "swish": swish,
+    "dot-product": lambda x, y: torch.dot(x.view(-1), y.view(-1)),
+    "reduce": lambda x, _: torch.sum(x),
+    "softmax": lambda x, out: torch.softmax(x, dim=1, out=out),
+    "layer-norm": layer_norm,
+    "rms-norm": rms_norm,
+    "copy": lambda x, out: out.copy_(x),
+    "fused-rms-norm": lambda x, y: functional.rms_norm(x, x.shape[-1:], y[0]),
+    "unfused-rms-norm": unfused_rms_norm,
+    "fused-layer-norm": lambda x, y: functional.layer_norm(x, x.shape[-1:], y[0], y[0]),
+}
+"""What is called on a table of numbers and another one of its size."""
+
+
+def elementwise(row: PrintedTime) -> Call:
+    x, y, out = (row.zeros(*row.sizes) for _ in range(3))
+    return lambda: torch.add(x, y, out=out)
+
+
+def product(row: PrintedTime) -> Call:
+    m, n, k = row.sizes
+    x, y = row.zeros(m, k), row.zeros(k, n)
+    return lambda: torch.mm(x, y)
+
+
+def tf32_product(row: PrintedTime) -> Call:
+    torch.backends.cuda.matmul.allow_tf32 = True
+    return product(row)
+
+
+def scaled_product(row: PrintedTime) -> Call:
+    m, n, k = row.sizes
+    x, y = row.zeros(m, k), row.zeros(n, k).t()
+    one = torch.ones((), device="cuda")
+    return lambda: torch._scaled_mm(x, y, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+
+def linear(row: PrintedTime) -> Call:
+    m, n, k = row.sizes
+    x, w = row.zeros(m, k), row.zeros(n, k)
+    return lambda: functional.linear(x, w)
+
+
+ON_SIZES = {
+    "elementwise": elementwise,
+    "product": product,
+    "tf32-product": tf32_product,
+    "scaled-product": scaled_product,
+    "linear": linear,
+}
+
+
+KINDS = {
+    "dot-product": "reductions",
+    "reduce": "reductions",
+    "linear": "a row times a matrix",
+    "softmax": "softmax and norms",
+    "layer-norm": "softmax and norms",
+    "rms-norm": "softmax and norms",
+    "fused-rms-norm": "softmax and norms",
+    "unfused-rms-norm": "softmax and norms",
+    "fused-layer-norm": "softmax and norms",
+}
+
+
+def call_of(row: PrintedTime) -> Call:
+    """What the program repeats."""
+    if row.program in ON_SIZES:
+        return ON_SIZES[row.program](row)
+    of, x, y = ON_TABLES[row.program], row.zeros(*row.sizes), row.zeros(*row.sizes)
+    return lambda: of(x, y)
+
+
+def outcome(row: PrintedTime) -> Outcome:
+    """What the clock says of a row."""
+    with windtunnel.emulate(row.gpu, no_data=True, host=HOST) as session, torch.no_grad():
+        torch.backends.cuda.matmul.allow_tf32 = False
+        call = call_of(row)
+        spent_ms, busy_ns, begun, out = 0.0, 0, 0, None
+        for number in range(WARM_UP + CALLS):
+            if row.cleared or number == WARM_UP:
+                torch.cuda.synchronize()
+            if row.cleared:
+                torch.empty(CLEARED_BYTES, dtype=torch.uint8, device="cuda").fill_(1)
+            if row.cleared or number == WARM_UP:
+                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                begin.record()
+                begun = len(session.trace.rows)
+            out = call()  # held until the next one has been made, as in the source
+            if number >= WARM_UP and (row.cleared or number == WARM_UP + CALLS - 1):
+                rows = [session.trace.rows[at] for at in range(begun, len(session.trace.rows))]
+                busy_ns += sum(one[END] - one[START] for one in rows if one[KIND] == Kind.KERNEL)
+                end.record()
+                torch.cuda.synchronize()
+                spent_ms += begin.elapsed_time(end)
+        del out
+        session.write_band()
+        band = session.trace.facts["band"]
+    share = max(0.0, 1.0 - busy_ns / 1e6 / spent_ms)
+    within = None if band is None else with_hosts(band, share, hosts.find(HOST).band)
+    return Outcome(row.name, row.gpu, 1e3 * spent_ms / CALLS, row.us, band, within=within)
+
+
+def kind_of(row: PrintedTime) -> str:
+    """What kind of kernels the program is made of."""
+    if "product" in row.program and row.program != "dot-product":
+        of = "TF32" if row.program == "tf32-product" else str(row.dtype).removeprefix("torch.")
+        return f"products in {of}"
+    return f"{'alone, from memory' if row.cleared else 'repeated'}: {KINDS.get(row.program, 'element-wise')}"
+
+
+def entry(some: Sequence[Outcome]) -> dict[str, str | float]:
+    """The figures of a row of docs/exam.md."""
+    middle, tail = middle_and_tail(some)
+    worst = max(some, key=lambda one: abs(log(one.ratio)))
+    return {
+        "number": len(some),
+        "median": round(100 * middle, 1),
+        "p90": round(100 * tail),
+        "inside": round(100 * sum(one.inside for one in some) / len(some)),
+        "worst": f"{worst.model} on {worst.group}: {worst.ratio:.2g} times as long",
+    }
+
+
+def write_figures(found: Sequence[tuple[PrintedTime, Outcome]]) -> None:
+    """Write the table of docs/exam.md: by GPU, and by kind of program."""
+    parts: dict[str, list[Outcome]] = defaultdict(list)
+    for one in sorted((one for _, one in found), key=lambda one: one.group):
+        parts[one.group].append(one)
+    for row, one in sorted(found, key=lambda pair: kind_of(pair[0])):
+        parts[kind_of(row)].append(one)
+    parts["all"] = [one for _, one in found]
+    figures.record("exam-others", {name: {"what": name, **entry(some)} for name, some in parts.items()})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpu", default="", help="rows whose GPU's name begins so")
+    parser.add_argument("--only", default="", help="rows of programs whose name has this in it")
+    parser.add_argument("--rows", action="store_true", help="print every row")
+    parser.add_argument("--figures", action="store_true", help="write the table of docs/exam.md")
+    options = parser.parse_args()
+    found = [(row, outcome(row)) for row in read() if row.gpu.startswith(options.gpu) and options.only in row.program]
+    if options.rows:
+        for _, one in found:
+            print(
+                f"{one.group:16} {one.model:40} {one.predicted:9.1f} of {one.published:9.1f} us {one.ratio - 1.0:+7.1%}"
+            )
+    summarize(one for _, one in found)
+    print()
+    summarize(one._replace(group=kind_of(row)) for row, one in found)
+    if options.figures:
+        write_figures(found)
+
+
+if __name__ == "__main__":
+    main()
