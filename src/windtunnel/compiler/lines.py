@@ -8,11 +8,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]+)"', re.MULTILINE)
 LOCATION = re.compile(r"^(\s*\.loc\s+)(\d+)( \d+ \d+)(\s*// (.*))$", re.MULTILINE)
 CALLER = re.compile(r"@\[ (.*?):(\d+):(\d+)")
 SYSTEM = ("/usr/",)
+
+
+def _whole(path: str) -> str:
+    """A caller's path, of which clang leaves out what it shares with the folder that it runs in."""
+    below = Path.cwd()
+    found = next((folder / path for folder in (below, *below.parents) if (folder / path).exists()), below / path)
+    return os.path.abspath(found)
 
 
 def of_the_program(text: str, hidden: Sequence[str]) -> str:
@@ -26,7 +34,7 @@ def of_the_program(text: str, hidden: Sequence[str]) -> str:
         if not files.get(int(found[2]), "").startswith(folders):
             return found[0]
         for path, line, column in CALLER.findall(found[5]):
-            full = os.path.abspath(path)
+            full = _whole(path)
             if not full.startswith(folders):
                 if full not in numbers:
                     numbers[full] = max(numbers.values(), default=0) + 1

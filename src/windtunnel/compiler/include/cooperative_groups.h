@@ -40,15 +40,77 @@ template <unsigned int Size> struct warp_lanes {
   WT_M unsigned int ballot(int p) const { unsigned int b = __ballot_sync(mask, p); return Size ? b >> first : pack(b); }
   template <class T> WT_M unsigned int match_any(T v) const { unsigned int b = __match_any_sync(mask, v); return Size ? b >> first : pack(b); }
   WT_M static unsigned int __fns(unsigned int m, unsigned int n) { for (unsigned int i = 0; i < 32; i++) if (m >> i & 1 && !n--) return i; return 32; }
+  template <class T, class Op> WT_M T combined(T v, Op op) const {
+    for (unsigned int n = Size / 2; n > 0; n /= 2) v = op(v, shfl_xor(v, n));
+    return v;
+  }
+  template <class T, class Op> WT_M T scanned(T v, Op op) const {
+    for (unsigned int n = 1; n < Size; n *= 2) { T other = shfl_up(v, n); if (thread_rank() >= n) v = op(other, v); }
+    return v;
+  }
+  template <class T> WT_M T one_before(T v) const { return shfl_up(v, 1); }
   WT_M unsigned int pack(unsigned int b) const { unsigned int r = 0, at = 0; for (unsigned int i = 0; i < 32; i++) if (mask >> i & 1) r |= (b >> i & 1) << at++; return r; }
 };
 typedef warp_lanes<0> coalesced_group;
-template <unsigned int Size, class Parent = void> struct thread_block_tile : warp_lanes<Size> {
-  static_assert(Size <= 32 && (Size & (Size - 1)) == 0, "tiles of more than a warp are not emulated");
+
+// Tiles of several warps meet at a barrier of their own and tell each other values through shared memory, where a
+// kernel's block_tile_memory is only a promise of room.
+template <unsigned int MaxBlockSize = 1024> struct block_tile_memory { char room[MaxBlockSize / 32 * 16]; };
+template <unsigned int MaxBlockSize> WT_M thread_block this_thread_block(block_tile_memory<MaxBlockSize> &) { return thread_block(); }
+template <unsigned int Size> struct warps_tile {
+  WT_M static unsigned int thread_rank() { return thread_block::thread_rank() % Size; }
+  WT_M static unsigned int size() { return Size; }
+  WT_M static unsigned int num_threads() { return Size; }
+  WT_M static unsigned int meta_group_rank() { return thread_block::thread_rank() / Size; }
+  WT_M static unsigned int meta_group_size() { return (thread_block::size() + Size - 1) / Size; }
+  WT_M static void sync() {
+    if (meta_group_size() > 15) __assert_fail("at most 15 tiles of several warps are emulated in a block", __FILE__, __LINE__, "sync");
+    asm volatile("bar.sync %0, %1;" ::"r"(15 - meta_group_rank()), "r"(Size) : "memory");
+  }
+  WT_M static warp_lanes<32> warp() { return warp_lanes<32>{0xffffffffu, 0}; }
+  WT_M static unsigned int first() { return meta_group_rank() * (Size / 32); }
+  template <class T> WT_M static T *cells() {
+    __shared__ __attribute__((aligned(16))) char room[32 * sizeof(T)];
+    return (T *)room;
+  }
+  // The value of each warp, as lane `lane` of it has it.
+  template <class T> WT_M static const T *told(T v, unsigned int lane) {
+    T *cell = cells<T>() + first();
+    sync();
+    if (warp_lanes<0>::lane() == lane) cell[thread_rank() / 32] = v;
+    sync();
+    return cell;
+  }
+  template <class T> WT_M static T shfl(T v, unsigned int rank) { return told(v, rank % 32)[rank / 32 % (Size / 32)]; }
+  template <class T, class Op> WT_M static T combined(T v, Op op) {
+    const T *of = told(warp().combined(v, op), 0);
+    T all = of[0];
+    for (unsigned int i = 1; i < Size / 32; i++) all = op(all, of[i]);
+    return all;
+  }
+  template <class T, class Op> WT_M static T scanned(T v, Op op) {
+    v = warp().scanned(v, op);
+    const T *of = told(v, 31);
+    for (int i = (int)(thread_rank() / 32) - 1; i >= 0; i--) v = op(of[i], v);
+    return v;
+  }
+  template <class T> WT_M static T one_before(T v) {
+    const T *of = told(v, 31);
+    T before = warp().shfl_up(v, 1);
+    return thread_rank() % 32 || !thread_rank() ? before : of[thread_rank() / 32 - 1];
+  }
+  WT_M static int any(int p) { return combined((int)(p != 0), [](int a, int b) { return a | b; }); }
+  WT_M static int all(int p) { return combined((int)(p != 0), [](int a, int b) { return a & b; }); }
 };
-template <unsigned int Size> struct thread_block_tile<Size, void> : warp_lanes<Size> {
+template <bool OfWarps, unsigned int Size> struct tile_base { typedef warp_lanes<Size> type; };
+template <unsigned int Size> struct tile_base<true, Size> { typedef warps_tile<Size> type; };
+template <unsigned int Size> using tile_lanes = typename tile_base<(Size > 32), Size>::type;
+template <unsigned int Size, class Parent = void> struct thread_block_tile : tile_lanes<Size> {
+  static_assert(Size <= 1024 && (Size & (Size - 1)) == 0, "a tile's size is a power of two");
+};
+template <unsigned int Size> struct thread_block_tile<Size, void> : tile_lanes<Size> {
   thread_block_tile() = default;
-  template <class Parent> WT_M thread_block_tile(const thread_block_tile<Size, Parent> &tile) : warp_lanes<Size>(tile) {}
+  template <class Parent> WT_M thread_block_tile(const thread_block_tile<Size, Parent> &tile) : tile_lanes<Size>(tile) {}
 };
 // Any of these, known when the kernel runs: a block, or lanes of a warp.
 struct thread_group {
@@ -67,11 +129,14 @@ WT_M thread_group tiled_partition(const thread_group &, unsigned int size) {
   return thread_group(size == 32 ? 0xffffffffu : ((1u << size) - 1) << warp_lanes<0>::lane() / size * size);
 }
 WT_M coalesced_group coalesced_threads() { return coalesced_group{__activemask(), 0}; }
+template <unsigned int Size> WT_M void place(warp_lanes<Size> &lanes) {
+  lanes.first = warp_lanes<Size>::lane() / Size * Size;
+  lanes.mask = Size == 32 ? 0xffffffffu : ((1u << (Size & 31)) - 1) << lanes.first;
+}
+template <unsigned int Size> WT_M void place(warps_tile<Size> &) {}
 template <unsigned int Size, class Parent> WT_M thread_block_tile<Size, Parent> tiled_partition(const Parent &) {
-  const unsigned int first = warp_lanes<Size>::lane() / Size * Size;
   thread_block_tile<Size, Parent> made;
-  made.mask = Size == 32 ? 0xffffffffu : ((1u << (Size & 31)) - 1) << first;
-  made.first = first;
+  place(made);
   return made;
 }
 template <class Group> WT_M coalesced_group binary_partition(const Group &g, bool p) { unsigned int b = __ballot_sync(g.mask, p); return coalesced_group{p ? b : g.mask & ~b, 0}; }
@@ -100,21 +165,15 @@ template <class T> struct greater { WT_M T operator()(T a, T b) const { return a
 template <class T> struct bit_and { WT_M T operator()(T a, T b) const { return a & b; } };
 template <class T> struct bit_or { WT_M T operator()(T a, T b) const { return a | b; } };
 template <class T> struct bit_xor { WT_M T operator()(T a, T b) const { return a ^ b; } };
-template <unsigned int Size, class Parent, class T, class Op> WT_M T reduce(const thread_block_tile<Size, Parent> &g, T v, Op op) {
-  for (unsigned int n = Size / 2; n > 0; n /= 2) v = op(v, g.shfl_xor(v, n));
-  return v;
-}
+template <unsigned int Size, class Parent, class T, class Op> WT_M T reduce(const thread_block_tile<Size, Parent> &g, T v, Op op) { return g.combined(v, op); }
 template <class T, class Op> WT_M T reduce(const coalesced_group &g, T v, Op op) {
   T all = g.shfl(v, 0);
   for (unsigned int i = 1; i < g.size(); i++) all = op(all, g.shfl(v, i));
   return all;
 }
-template <unsigned int Size, class Parent, class T, class Op> WT_M T inclusive_scan(const thread_block_tile<Size, Parent> &g, T v, Op op) {
-  for (unsigned int n = 1; n < Size; n *= 2) { T other = g.shfl_up(v, n); if (g.thread_rank() >= n) v = op(other, v); }
-  return v;
-}
+template <unsigned int Size, class Parent, class T, class Op> WT_M T inclusive_scan(const thread_block_tile<Size, Parent> &g, T v, Op op) { return g.scanned(v, op); }
 template <unsigned int Size, class Parent, class T, class Op> WT_M T exclusive_scan(const thread_block_tile<Size, Parent> &g, T v, Op op) {
-  T all = g.shfl_up(inclusive_scan(g, v, op), 1);
+  T all = g.one_before(inclusive_scan(g, v, op));
   return g.thread_rank() ? all : T();
 }
 template <class Group, class T> WT_M T inclusive_scan(const Group &g, T v) { return inclusive_scan(g, v, plus<T>()); }

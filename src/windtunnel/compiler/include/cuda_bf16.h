@@ -147,8 +147,10 @@ WT_HD __nv_bfloat162 __hfma2(__nv_bfloat162 a, __nv_bfloat162 b, __nv_bfloat162 
 WT_HD __nv_bfloat16 __hfma_relu(__nv_bfloat16 a, __nv_bfloat16 b, __nv_bfloat16 c) { __nv_bfloat16 r = __hfma(a, b, c); return (float)r < 0.f ? __nv_bfloat16(0.f) : r; }
 #define WT_T __nv_bfloat16
 #define WT_T2 __nv_bfloat162
+#define WT_NAME "bf16"
 #define WT_RAW __nv_bfloat16_raw
 #include "windtunnel/half_operations.h"
 #undef WT_T
 #undef WT_T2
 #undef WT_RAW
+#undef WT_NAME

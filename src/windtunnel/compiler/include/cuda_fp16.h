@@ -142,8 +142,10 @@ WT_HD __half2 __hfma2(__half2 a, __half2 b, __half2 c) { return __half2(__hfma(a
 WT_HD __half __hfma_relu(__half a, __half b, __half c) { __half r = __hfma(a, b, c); return (float)r < 0.f ? __half(0.f) : r; }
 #define WT_T __half
 #define WT_T2 __half2
+#define WT_NAME "f16"
 #define WT_RAW __half_raw
 #include "windtunnel/half_operations.h"
 #undef WT_T
 #undef WT_T2
 #undef WT_RAW
+#undef WT_NAME

@@ -11,12 +11,29 @@ WT_HD WT_T &operator--(WT_T &a) { return a = __hsub(a, WT_T(1.f)); }
 WT_HD WT_T2 operator-(WT_T2 a) { return __hneg2(a); }
 WT_HD bool __hisnan(WT_T a) { return __builtin_isnan((float)a); }
 WT_HD int __hisinf(WT_T a) { float f = a; return __builtin_isinf(f) ? (f < 0.f ? -1 : 1) : 0; }
-WT_HD WT_T __hmax(WT_T a, WT_T b) { return __hisnan(a) ? b : __hisnan(b) ? a : (float)a > (float)b || ((float)a == (float)b && !(a.__x & 0x8000)) ? a : b; }
-WT_HD WT_T __hmin(WT_T a, WT_T b) { return __hisnan(a) ? b : __hisnan(b) ? a : (float)a < (float)b || ((float)a == (float)b && (a.__x & 0x8000)) ? a : b; }
-WT_HD WT_T __hmax_nan(WT_T a, WT_T b) { return __hisnan(a) ? a : __hisnan(b) ? b : __hmax(a, b); }
-WT_HD WT_T __hmin_nan(WT_T a, WT_T b) { return __hisnan(a) ? a : __hisnan(b) ? b : __hmin(a, b); }
-WT_HD WT_T2 __hmax2(WT_T2 a, WT_T2 b) { return WT_T2(__hmax(a.x, b.x), __hmax(a.y, b.y)); }
-WT_HD WT_T2 __hmin2(WT_T2 a, WT_T2 b) { return WT_T2(__hmin(a.x, b.x), __hmin(a.y, b.y)); }
+// By value, not by address: a choice between two variables would put both into memory.
+#define WT_EXTREME(name, instruction, before, sign) \
+  WT_HD WT_T name(WT_T a, WT_T b) { \
+    unsigned short x = a.__x, y = b.__x; \
+    WT_ON_DEVICE(asm(instruction "." WT_NAME " %0, %1, %2;" : "=h"(x) : "h"(x), "h"(y)); return WT_T(WT_RAW{x});) \
+    float f = a, g = b; \
+    bool first = f != f ? false : g != g ? true : f before g || (f == g && !(x & 0x8000) == sign); \
+    return WT_T(WT_RAW{(unsigned short)(first ? x : y)}); \
+  } \
+  WT_HD WT_T name##_nan(WT_T a, WT_T b) { \
+    unsigned short x = a.__x, y = b.__x, z = name(a, b).__x; \
+    return WT_T(WT_RAW{(unsigned short)(__hisnan(a) ? x : __hisnan(b) ? y : z)}); \
+  } \
+  WT_HD WT_T2 name##2(WT_T2 a, WT_T2 b) { return WT_T2(name(a.x, b.x), name(a.y, b.y)); }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#define WT_ON_DEVICE(...) __VA_ARGS__
+#else
+#define WT_ON_DEVICE(...)
+#endif
+WT_EXTREME(__hmax, "max", >, true)
+WT_EXTREME(__hmin, "min", <, false)
+#undef WT_ON_DEVICE
+#undef WT_EXTREME
 WT_HD bool __heq(WT_T a, WT_T b) { return (float)a == (float)b; }
 WT_HD bool operator==(WT_T a, WT_T b) { return (float)a == (float)b; }
 WT_HD WT_T2 __heq2(WT_T2 a, WT_T2 b) { return WT_T2(WT_T((float)a.x == (float)b.x ? 1.f : 0.f), WT_T((float)a.y == (float)b.y ? 1.f : 0.f)); }
