@@ -18,6 +18,7 @@ class Program:
     block: tuple[int, ...] = (64,)
     dynamic: int = 0
     blank: bool = False
+    ends: bool = False
 
 
 PROGRAMS = [
@@ -58,6 +59,16 @@ PROGRAMS = [
   y[threadIdx_x] = s[threadIdx_x + n - 100];
   if (n == 100) y[threadIdx_x] = s[threadIdx_x + 1];  // fault: shared-out-of-bounds
 }""",
+        grid=(1,),
+    ),
+    Program(
+        "far behind shared memory",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ float s[64];
+  s[threadIdx_x] = x[threadIdx_x];
+  y[threadIdx_x] = s[threadIdx_x + 21 * n];  // fault: shared-out-of-bounds
+}""",
+        ends=True,
     ),
     Program(
         "dynamic shared bound",
@@ -396,7 +407,8 @@ def test_fault(program: Program) -> None:
     first = [(fault.line, fault.kind) for fault in done.faults]
     assert sorted(set(first)) == sorted(expected), [fault.message for fault in done.faults]
     assert all(fault.file.endswith("kernel.cu") for fault in done.faults)
-    assert (done.trap is not None) == any("bounds" in kind or kind == "misaligned" for _, kind in expected)
+    ends = program.ends or any(kind in ("out-of-bounds", "local-out-of-bounds", "misaligned") for _, kind in expected)
+    assert (done.trap is not None) == ends
 
 
 def test_a_fault_names_block_thread_and_argument() -> None:

@@ -194,6 +194,20 @@ def test_counts_of_a_sample() -> None:
     assert (y == 1).all()
 
 
+def test_the_busiest_address_of_atomics_and_loads_that_need_one_another() -> None:
+    source = """KERNEL k(int *x, int *y) {
+      int i = blockIdx_x * 32 + threadIdx_x, found = x[x[i]];
+      if (threadIdx_x == 0) __nvvm_atom_add_gen_i(y, found);
+      __nvvm_atom_add_gen_i(y + 1 + i, 1);
+    }"""
+    x, y = np.zeros(3200, np.int32), np.zeros(3201, np.int32)
+    for checks in ("all", "sample"):
+        counters = launch(source, [x, y], (100,), checks=checks).counters
+        assert (counters.busiest_atomics, counters.loads_in_turn) == (100, 2)
+    apart = source.replace("__nvvm_atom_add_gen_i(y, found)", "")
+    assert launch(apart, [x, y], (100,)).counters.busiest_atomics == 1
+
+
 def test_accesses_name_the_allocations() -> None:
     source = "KERNEL k(float *x, float *y) { int i = threadIdx_x; y[i + 4] = x[i]; }"
     x, y = np.zeros(64, np.float32), np.zeros(64, np.float32)

@@ -14,6 +14,11 @@ BESIDE = {
     "before": ("y[i] = z[i - 3];", {"4 bytes before the beginning of argument 2"}),
     "by an index from memory": ("y[i] = z[(long)(z[i / 2] + 1) + i];", {"behind the end of argument 2"}),
     "in a vector": ("float4 v = *(float4 *)(x + 4 * (i / 4 + 1)); y[i] = v.x;", {"behind the end of argument 0"}),
+    "one of two pointers": ("const float *p = n & 1 ? x : z; y[i] = p[i + 1];", {"behind the end of argument 0"}),
+    "the other of two pointers": (
+        "const float *p = n & 1 ? z : x; y[i] = p[i - 3];",
+        {"4 bytes before the beginning of argument 2"},
+    ),
     "an atomic": ("__nvvm_atom_add_gen_f(y + i + 1, x[i]);", {"behind the end of argument 1"}),
 }
 RIGHT = {

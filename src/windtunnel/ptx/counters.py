@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from windtunnel.ptx.dependence import loads_in_turn
 from windtunnel.ptx.emitter import Site
 from windtunnel.ptx.flow import Graph, facts_of
 from windtunnel.ptx.semantics.matrix import SHAPE
@@ -46,6 +47,10 @@ class Counters:
     shared_requests: int
     shared_wavefronts: int
     atomic_lanes: int
+    busiest_atomics: int
+    """Of the whole launch, those of the one address of global memory that most of them meet at."""
+    loads_in_turn: int
+    """Loads of global memory that wait for one another, in a thread."""
     registers: int
     """A thread's, estimated by liveness."""
     shared_bytes: int
@@ -165,10 +170,11 @@ def count(
     threads: int,
     distinct: tuple[int, int],
     touched: tuple[int, int],
+    busiest: tuple[int, bool] = (0, False),
     grid_barriers: int = 0,
 ) -> Counters:
     """`block_counts`: executions and lanes of each basic block; of each site: requests, lanes, sectors, wavefronts,
-    bytes, lines."""
+    bytes, lines. `busiest`: how many atomics met at one address, and whether those of several blocks did."""
     issued: dict[str, int] = {}
     flops: dict[str, int] = {}
     tensor: dict[str, int] = {}
@@ -203,6 +209,8 @@ def count(
         distinct_load_sectors=distinct[0], distinct_store_sectors=distinct[1],
         read_bytes=min(touched[0], round(32 * distinct[0] * blocks / max(counted, 1))),
         written_bytes=min(touched[1], round(32 * distinct[1] * blocks / max(counted, 1))),
-        atomic_lanes=totals["atomics"], registers=registers(graph), shared_bytes=shared_bytes, threads=threads,
+        atomic_lanes=totals["atomics"],
+        busiest_atomics=round(busiest[0] * blocks / max(counted, 1)) if busiest[1] else busiest[0],
+        loads_in_turn=loads_in_turn(graph), registers=registers(graph), shared_bytes=shared_bytes, threads=threads,
         grid_barriers=grid_barriers,
     )  # fmt: skip

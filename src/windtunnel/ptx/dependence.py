@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -35,6 +36,20 @@ class Accessed:
     atomic: frozenset[Origins]
     by: Mapping[Instruction, Origins]
     """Of each instruction."""
+
+
+@functools.cache
+def loads_in_turn(graph: Graph) -> int:
+    """How many loads of the memory that all blocks share wait for one another: an index, then what it names.
+
+    A loop counts as one turn of it."""
+    before: dict[str, int] = {}
+    for instruction in (one for block in graph.blocks for one in block):
+        written, read = written_and_read(graph, instruction)
+        waits = max((before.get(register, 0) for register in read), default=0)
+        loads = KINDS.get(instruction.name) == "loaded" and instruction.space in SHARED_BY_ALL
+        before.update((register, max(before.get(register, 0), waits + loads)) for register in written)
+    return max(before.values(), default=0)
 
 
 def accessed(graph: Graph, parameters: Mapping[str, int], variables: Collection[str]) -> Accessed:

@@ -222,26 +222,39 @@ class Run:
         return found.start if found else 0
 
     def _confine(self) -> None:
-        """Where addresses are computed from one pointer alone, accesses belong to the allocation that it points to."""
-        known: dict[Origins, tuple[int, int]] = {}
+        """Where addresses are computed from pointers of the arguments, accesses belong to what these point to."""
+        known: dict[Origins, list[tuple[int, int]]] = {}
         for site, counts in zip(self.sites, self.site_counts, strict=False):
             origins = self.kernel.accessed.by.get(site.instruction, frozenset({UNKNOWN}))
             if UNKNOWN in origins or site.space not in SHARED_BY_ALL:
                 continue
             if origins not in known:
                 known[origins] = self._own(origins)
-            counts.own_low, counts.own_high = known[origins]
+            if known[origins]:
+                (counts.own_low, counts.own_high), *others = known[origins]
+                if others:
+                    ends = (ctypes.c_uint64 * (2 * len(others)))(*(end for one in others for end in one))
+                    self.kept.append(ends)
+                    counts.others, counts.other_count = ctypes.addressof(ends), len(others)
 
-    def _own(self, origins: Origins) -> tuple[int, int]:
-        begins = set(map(self._begin, origins)) - {0}
-        index = next((i for i, region in enumerate(self.regions) if {region.start} == begins), None)
-        if index is None:
-            return 0, 0
-        low, high = self.regions[index].start, self.regions[index].start + self.regions[index].size
-        before = self.regions[index - 1] if index else None
-        if before and before.start + before.size == low and low in self.addresses():
-            low = before.start  # a pointer behind the end of what lies before
-        return low, high
+    def _own(self, origins: Origins) -> list[tuple[int, int]]:
+        begins, found = set(map(self._begin, origins)) - {0}, []
+        for index, region in enumerate(self.regions):
+            if region.start in begins:
+                low, before = region.start, self.regions[index - 1] if index else None
+                if before and before.start + before.size == low and low in self.addresses():
+                    low = before.start  # a pointer behind the end of what lies before
+                found.append((low, region.start + region.size))
+        return found
+
+    def _meant(self, address: int, site: int) -> int:
+        """An address in the allocation, of those that a site's pointers may belong to, that is nearest to another."""
+        counts = self.site_counts[site]
+        others = ctypes.cast(counts.others, ctypes.POINTER(ctypes.c_uint64)) if counts.other_count else ()
+        ends = [(counts.own_low, counts.own_high)]
+        ends += [(others[2 * k], others[2 * k + 1]) for k in range(counts.other_count)]
+        nearest = min(ends, key=lambda one: max(one[0] - address, address - one[1] + 1))
+        return int(nearest[1]) - 1
 
     def _regions(self) -> list[Allocation]:
         own = [v for v in self.table if v.size]
@@ -370,10 +383,17 @@ class Run:
             self.kernel.graph, list(self.block_counts), sites, blocks=self.request.blocks, counted=counted,
             shared_bytes=self.context.shared_bytes, threads=self.request.threads,
             distinct=(self.machine.distinct_loads, self.machine.distinct_stores), touched=self._touched(),
+            busiest=self._busiest(),
             grid_barriers=self.machine.grid_barriers,
         )  # fmt: skip
         trap = TRAPS.get(self.context.trap)
         return Launch(counters, faults, trap, self._accesses())
+
+    def _busiest(self) -> tuple[int, bool]:
+        """How often atomics met at the busiest address, and whether those of several blocks did."""
+        if all(site.kind != "atomic" for site in self.sites):
+            return 0, False
+        return max((one.count, bool(one.several)) for one in self.machine.hot)
 
     def _touched(self) -> tuple[int, int]:
         """Bytes that the launch read and wrote, each once: at most the allocations from the first to the last one
@@ -518,7 +538,7 @@ class Run:
             return None
         if kind in ("global-race", "global-warp-race") and asks:
             return None
-        meant = self.site_counts[raw.site].own_high - 1 if kind == "other-allocation" else raw.address
+        meant = self._meant(raw.address, raw.site) if kind == "other-allocation" else raw.address
         argument, name = (None, None) if elsewhere or kind not in OF_ALLOCATIONS else self.argument(meant)
         incident = Incident(
             kind=kind, access=site.kind, size=site.size, block=block, thread=thread,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,7 @@ from windtunnel.ptx.variants import Prepared, compile_variant, for_shape, prepar
 
 START = (0, 0, 0), (0, 0, 0)
 """The first thread of the first block."""
+OF_A_GPU = re.compile(r"^\.(?:target|version).*$", re.MULTILINE)
 MOST_RESIDENT = 1024
 """Blocks at the same time, where nobody says of which GPU."""
 
@@ -241,6 +243,11 @@ class Module:
                 self._initialize(declared)
         functions = self.source.functions.values()
         self.kernels: Mapping[str, Kernel] = {f.name: Kernel(self, f) for f in functions if f.entry}
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Of its text, but for the GPU that it was compiled for."""
+        return hashlib.sha256(OF_A_GPU.sub("", self._text).encode()).hexdigest()[:40]
 
     @functools.cached_property
     def unset(self) -> tuple[Unset, ...]:

@@ -6,6 +6,7 @@ import ctypes
 from ctypes import POINTER, Structure, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
 LANES = 32
+HOT = 64
 SEEN_BYTES = 16 << 14
 """Of the table of lines that a block has touched."""
 ORDER_BYTES = 12
@@ -29,13 +30,24 @@ class SiteCounts(Structure):
     _fields_ = [("low", c_uint64), ("high", c_uint64), ("requests", c_uint64), ("lanes", c_uint64), ("sectors",
         c_uint64),
                 ("wavefronts", c_uint64), ("bytes", c_uint64), ("lines", c_uint64), ("region", c_void_p),
-                ("own_low", c_uint64), ("own_high", c_uint64)]  # fmt: skip
+                ("own_low", c_uint64), ("own_high", c_uint64), ("others", c_void_p),
+                ("other_count", c_int64)]  # fmt: skip
 
 
 class Fault(Structure):
     _fields_ = [(name, c_int32) for name in ("kind", "site", "thread", "block", "other", "count")] + [
         ("address", c_uint64), ("detail", c_int64),
     ]  # fmt: skip
+
+
+class Hot(Structure):
+    _fields_ = [
+        ("address", c_uint64),
+        ("count", c_uint32),
+        ("votes", c_uint32),
+        ("block", c_uint32),
+        ("several", c_uint32),
+    ]
 
 
 class Machine(Structure):
@@ -53,7 +65,7 @@ class Machine(Structure):
         ("base", c_uint32), ("several", c_uint32), ("atomics", c_int32),
         ("global_grain", c_int32), ("sums", c_int32), ("unfenced", c_int32),
         ("pool", c_void_p), ("pool_used", c_int64), ("generation", c_uint32), ("together", c_uint32),
-        ("copies", c_int64),
+        ("copies", c_int64), ("hot", Hot * HOT),
     ]  # fmt: skip
 
 

@@ -43,10 +43,22 @@ static void add(Context *c, int kind, Site *s, const Lines *l, int lanes, int si
   s->requests++, s->sectors += sectors, s->lines += l->count, s->lanes += lanes, s->bytes += (uint64_t)lanes * size;
 }
 
+// How often the busiest address is met: atomics of one address wait for each other in L2.
+static void meet(Context *c, const uint64_t *a, uint32_t bits) {
+  for (uint32_t b = bits; b; b &= b - 1) {
+    uint64_t address = a[__builtin_ctz(b)];
+    Hot *h = &c->machine->hot[(address >> 2 ^ address >> 8) & (HOT - 1)];
+    uint32_t block = (uint32_t)c->linear + 1;
+    if (h->address == address) h->count++, h->votes++, h->several |= h->block != block, h->block = block;
+    else if (!h->votes || !--h->votes) *h = (Hot){address, 1, 1, block, 0};
+  }
+}
+
 void count_lanes(Context *c, int kind, Site *s, const uint64_t *a, uint32_t bits, int size) {
   Lines l;
   l.count = 0;
   for (uint32_t b = bits; b; b &= b - 1) touch(&l, a[__builtin_ctz(b)], a[__builtin_ctz(b)] + size - 1);
+  if (kind == ATOMIC) meet(c, a, bits);
   add(c, kind, s, &l, __builtin_popcount(bits), size);
 }
 

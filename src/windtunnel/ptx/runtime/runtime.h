@@ -25,7 +25,9 @@ typedef struct {
   uint64_t low, high; // of the allocation that the site touched last
   uint64_t requests, lanes, sectors, wavefronts, bytes, lines;
   Region *region; // the same, if an instrumented access found it
-  uint64_t own_low, own_high; // the one allocation that its addresses are computed from; 0: nobody can tell
+  uint64_t own_low, own_high; // the allocation that its addresses are computed from; 0: nobody can tell
+  uint64_t *others;           // where it may be one of several: the beginnings and ends of the others
+  int64_t other_count;
 } Site;
 
 typedef struct {
@@ -63,6 +65,13 @@ typedef struct {
   uint32_t fenced, released, acquired;
 } Order;
 
+// An address that atomics meet at, how often, and by which block last; `votes` decides which of two keeps a place.
+enum { HOT = 64 };
+typedef struct {
+  uint64_t address;
+  uint32_t count, votes, block, several;
+} Hot;
+
 typedef struct {
   Region *regions;
   int64_t region_count;
@@ -98,6 +107,7 @@ typedef struct {
   int64_t pool_used;
   uint32_t generation, together; // which pages are of now; several blocks are under way
   int64_t copies;   // where the threads' Copies lie behind a block's shadow, or 0: it makes none
+  Hot hot[HOT];
 } Machine;
 #define SEEN (1 << 14)
 #define MOST_SPINS (1 << 22)
