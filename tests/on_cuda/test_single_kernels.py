@@ -211,6 +211,38 @@ def test_without_data_what_values_decide_is_listed() -> None:
         assert [line - lines[0] for line in lines] == [0, 4, 7]
 
 
+COLLATZ = r"""
+extern "C" __global__ void collatz(const int *x, int *steps) {
+  int n = x[threadIdx.x], count = 0;
+  while (n > 1) { n = n % 2 ? 3 * n + 1 : n / 2; count++; }
+  steps[threadIdx.x] = count;
+}
+"""
+
+
+def test_without_data_what_values_decide_is_counted_in_the_last_run_with_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WINDTUNNEL_EXTENSIONS_DIR", str(tmp_path / "cache"))
+
+    def collatz(most: int, threads: int = 64, no_data: bool = False) -> tuple[int, list[str]]:
+        with emulate("A100" if no_data else "H100", no_data=no_data) as session:
+            kernel = torch.cuda._compile_kernel(COLLATZ, "collatz")
+            x = (torch.rand(threads, device="cuda") * 0 + most).int()
+            kernel(block=(threads, 1, 1), args=[x, torch.empty_like(x)])
+            torch.cuda.synchronize()
+            counts = [dict(one.detail)["issued.integer"] for one in session.trace.signatures if "collatz" in one.name]
+            return int(counts[0]), [one.message for one in session.findings() if "CUDA kernel" in one.message]
+
+    assert collatz(27, no_data=True)[1][0].startswith("assumed: the values that the CUDA kernel collatz asks for at")
+    few, _ = collatz(4)
+    many, _ = collatz(27)
+    assert many > 20 * few
+    said = ["counted: the CUDA kernel collatz, whose work values decide, did what it did in the last run with data"]
+    assert collatz(27, no_data=True) == (many, said)
+    assert collatz(27, 32, no_data=True)[0] < few  # another shape is not known
+
+
 def test_a_graph_keeps_the_memory_of_results_that_died(session: Session) -> None:
     code = 'extern "C" __global__ void twice(const float *x, float *y) { y[threadIdx.x] = 2 * x[threadIdx.x]; }'
     kernel = torch.cuda._compile_kernel(code, "twice")
@@ -496,3 +528,58 @@ def test_rows_of_a_gradient_that_a_kernel_leaves_out_are_found_where_they_are_su
         unpack(grid=(2, 1, 1), block=(8, 1, 1), args=[packed, rows, counts, 4])
         rows.norm()
         assert [finding.code for finding in session.findings() if finding.code == "cuda-uninitialized"] == found
+
+
+def test_a_launch_on_one_gpu_does_not_reach_another_ones_memory() -> None:
+    code = r'extern "C" __global__ void twice(const float *x, float *y) { y[threadIdx.x] = 2 * x[threadIdx.x]; }'
+    for copied in (False, True):
+        with emulate("2xA100") as session:
+            kernel = torch.cuda._compile_kernel(code, "twice")
+            x = torch.ones(64, device="cuda:1")
+            y = torch.empty_like(x)
+            if copied:  # PyTorch's copies between GPUs let each use the other's memory
+                x.to("cuda:0")
+            kernel(block=(64, 1, 1), args=[x, y])
+            if copied:
+                assert y.tolist() == [2.0] * 64
+            else:
+                with pytest.raises(torch.AcceleratorError, match="an illegal memory access was encountered"):
+                    torch.cuda.synchronize(0)
+            found = [one.message for one in session.findings() if one.code == "cuda-out-of-bounds"]
+            assert [("runs on cuda:0 and uses memory of cuda:1" in message) for message in found] == [True] * (
+                not copied
+            )
+
+
+TILES = r"""
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
+#include <cooperative_groups/scan.h>
+namespace cg = cooperative_groups;
+extern "C" __global__ void tiles(const float *x, float *sums, float *scans, int *votes) {
+  __shared__ cg::block_tile_memory<512> memory;
+  auto tile = cg::tiled_partition<TILE>(cg::this_thread_block(memory));
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  float sum = cg::reduce(tile, x[i], cg::plus<float>()), most = cg::reduce(tile, x[i], cg::greater<float>());
+  if (tile.thread_rank() == 0) sums[i / TILE] = sum + 1000 * most;
+  scans[i] = cg::exclusive_scan(tile, x[i], cg::plus<float>());
+  scans[i + gridDim.x * blockDim.x] = cg::inclusive_scan(tile, x[i], cg::plus<float>());
+  votes[i] = tile.any(x[i] > 8.f) + 2 * tile.all(x[i] < 9.f) + 4 * (int)tile.shfl(x[i], TILE - 3);
+}
+"""
+
+
+@pytest.mark.parametrize("tile", [16, 64, 256])
+def test_tiles_of_several_warps_tell_each_other_values(session: Session, tile: int) -> None:
+    kernel = torch.cuda._compile_kernel(TILES.replace("TILE", str(tile)), "tiles")
+    x = torch.randint(0, 10, (1024,), generator=torch.Generator().manual_seed(1)).float().cuda()
+    sums, scans, votes = (torch.zeros(n, device="cuda") for n in (1024 // tile, 2048, 1024))
+    votes = votes.int()
+    kernel(grid=(2, 1, 1), block=(512, 1, 1), args=[x, sums, scans, votes])
+    rows = x.view(-1, tile)
+    assert torch.equal(sums, rows.sum(1) + 1000 * rows.amax(1))
+    assert torch.equal(scans[1024:].view(-1, tile), rows.cumsum(1))
+    assert torch.equal(scans[:1024].view(-1, tile), rows.cumsum(1) - rows)
+    expected = (rows > 8).any(1).int() + 2 * (rows < 9).all(1).int() + 4 * rows[:, tile - 3].int()
+    assert torch.equal(votes.view(-1, tile), expected[:, None].expand(-1, tile).int())
+    assert not [found for found in session.findings() if found.code.startswith("cuda-")]

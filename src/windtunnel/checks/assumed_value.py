@@ -23,6 +23,7 @@ SENTENCES = {
     "sought": "assumed: `torch.isin` finds none of the elements that it looks for",
     "copy": "assumed: the {value} bytes that host code copies from a tensor = 0",
     "kernel": "assumed: the values that the CUDA kernel {name} asks for at {place} = 0",
+    "counted": "counted: the CUDA kernel {name}, whose work values decide, did what it did in the last run with data",
     "written": "assumed: what the CUDA kernel {name} left in memory of host code's, of tensors without values",
     "mask": "assumed: {name} selects all of {elements} elements",
 }
@@ -73,6 +74,8 @@ class AssumedValue(NoteCheck):
         """How to get another answer."""
         if line.word("what") == "mask":
             return "read memory and time as the most that this line takes, or run with data"
+        if line.word("what") == "counted":
+            return "run with data again where the values, and so the work, have changed"
         if line.word("what") == "save":
             return "run with data to write it: what was there has not been touched"
         return "give another value with `--assume`, or run with data, should the program go another way with it"

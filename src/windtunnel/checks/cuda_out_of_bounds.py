@@ -14,10 +14,10 @@ class CudaOutOfBounds(CudaKernelCheck):
 
     ## What it does
     Reports the line of a kernel whose access leaves the allocation that its pointer belongs to: behind a tensor's end,
-    before its beginning, in memory that was freed, or outside the block's shared memory or the thread's local memory;
-    with the thread, the block, the argument and the distance. Another allocation beside it counts as outside, unless
-    the pointer is chosen among several arguments, comes from memory, or points to where one allocation ends and the
-    next begins.
+    before its beginning, in memory that was freed or is another GPU's, or outside the block's shared memory or the
+    thread's local memory; with the thread, the block, the argument and the distance. Another allocation beside it
+    counts as outside, unless it is of another argument that the pointer is chosen from, or the pointer comes from
+    memory or points to where one allocation ends and the next begins.
 
     ## Why it is bad
     The GPU notices only where no memory is mapped: "CUDA error: an illegal memory access was encountered" comes up at a
@@ -42,6 +42,8 @@ class CudaOutOfBounds(CudaKernelCheck):
 
     def advice(self, line: NotedLine) -> str:
         """What to change."""
+        if line.word("kind") == "other-device":
+            return "make the tensor's device the current one before the launch, and take that device's current stream"
         return (
             "compare the index with the size (`if (i < n)`), and look at the sizes and strides that the kernel is given"
         )

@@ -56,6 +56,7 @@ class Device:
         self.streams: list[Stream] = []
         self.engine_ready_ns = {"HtoD": 0, "DtoH": 0, "DtoD": 0}
         self.reuse = Reuse()
+        self.peers: set[int] = set()  # devices whose memory its kernels may use
         self.occupancy = Occupancy()  # used once there are two streams
         self.external: list[Stream] = []  # streams that wait for the default stream, and it for them
         self.context = False  # whether a CUDA context was created here
@@ -70,6 +71,14 @@ class Device:
         self._pools: dict[int, list[Stream]] = {}
         self._next: dict[int, int] = {}
         self.default_stream = self._make(0)
+
+    def shares(self, other: Device) -> bool:
+        """Whether the two copy from memory to memory; PyTorch then lets the kernels of each use the other's, too."""
+        is_peer = self.gpu.is_peer(other.gpu)
+        if is_peer:
+            self.peers.add(other.index)
+            other.peers.add(self.index)
+        return is_peer
 
     def _make(self, priority: int, blocking: bool = False, number: int = -1) -> Stream:
         stream = Stream(self.index, len(self.streams), self._new_agent(), priority, blocking, number)

@@ -200,7 +200,7 @@ NOTHING(cudaFuncSetSharedMemConfig, const void *, cudaSharedMemConfig)
 NOTHING(cudaDeviceSetCacheConfig, cudaFuncCache)
 NOTHING(cudaDeviceSetSharedMemConfig, cudaSharedMemConfig)
 NOTHING(cudaDeviceSetLimit, cudaLimit, size_t)
-NOTHING(cudaDeviceEnablePeerAccess, int, unsigned)
+cudaError_t cudaDeviceEnablePeerAccess(int device, unsigned) { return ask("cudaDeviceEnablePeerAccess", device); }
 NOTHING(cudaDeviceDisablePeerAccess, int)
 NOTHING(cudaSetDeviceFlags, unsigned)
 NOTHING(cudaMemPrefetchAsync, const void *, size_t, int, cudaStream_t)

@@ -90,6 +90,7 @@ class HostCodeDriver:
             "cudaDeviceGetAttribute": self.attribute,
             "cudaDeviceGetStreamPriorityRange": self.priorities,
             "cudaDeviceCanAccessPeer": self.peer,
+            "cudaDeviceEnablePeerAccess": self.let_in,
             "cudaDeviceSynchronize": self.synchronize,
             "cudaStreamCreateWithPriority": streams.create,
             "cudaStreamDestroy": streams.destroy,
@@ -266,6 +267,11 @@ class HostCodeDriver:
     def peer(self, out: int, device: int, other: int) -> int:
         """Whether a device reaches another's memory."""
         put(out, int(device != other), 4)
+        return errors.SUCCESS
+
+    def let_in(self, device: int) -> int:
+        """The current device's kernels may use that device's memory from now on."""
+        self._device().peers.add(device)
         return errors.SUCCESS
 
     def synchronize(self) -> int:

@@ -6,6 +6,7 @@ import struct
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -36,6 +37,7 @@ WHOLE = 2
 CODES = {
     "out-of-bounds": "cuda-out-of-bounds",
     "other-allocation": "cuda-out-of-bounds",
+    "other-device": "cuda-out-of-bounds",
     "shared-out-of-bounds": "cuda-out-of-bounds",
     "local-out-of-bounds": "cuda-out-of-bounds",
     "uninitialized-read": "cuda-uninitialized",
@@ -76,6 +78,7 @@ class Launched:
         site = state.site()
         state.arrive()
         result = launcher.compute(self.function, self.shape, self.arguments, stream)
+        result = launcher.kept_out(result, stream, machine.trace.sites[site])
         found = signature(demangled(self.function.name), result.counters)
         cost = machine.price(machine.devices[stream.device], found)
         reads = launcher.ranges((access.low, access.high) for access in result.accesses if access.read)
@@ -167,11 +170,14 @@ class Launcher:
         inner, local.inner = local.inner, True
         try:
             with self.managed.opened():
-                return kernel.launch(
+                result = kernel.launch(
                     shape.grid, shape.block, shape.shared_bytes, arguments,
                     memory=self.addresses, checks=checks, output=_print, cooperative=shape.cooperative,
                     most_resident=together(shape, kernel.shared_bytes, registers_of(kernel), gpu),
                 )  # fmt: skip
+            if self._seen[function.name, shape] <= WHOLE:
+                self.rehearsed.counted(function, shape, arguments, list(words(kernel, arguments)), result)
+            return result
         finally:
             local.inner = inner
             for allocation in pointers:
@@ -222,6 +228,24 @@ class Launcher:
                 state.late.waiting.append(self.managed.release)
 
     # ------------------------------------------------------------------ what is wrong
+
+    def kept_out(self, result: ptx.Launch, stream: Stream, site: Site) -> ptx.Launch:
+        """A launch that uses another device's memory, to which its own has no access, ends in an error."""
+        peers = self.state.machine.devices[stream.device].peers
+        for access in result.accesses:
+            known = self.addresses.allocation(access.start)
+            tag = None if known is None else tag_in(known)
+            if tag is None or tag.device in (stream.device, *peers) or tag.device < 0:
+                continue
+            message = (
+                f"it runs on cuda:{stream.device} and uses memory of cuda:{tag.device}, to which that has no access: "
+                "host code without a `c10::cuda::CUDAGuard guard(x.device())`"
+            )
+            fault = ptx.KernelFault(
+                "other-device", message, site.file, site.line, (0, 0, 0), (0, 0, 0), None, access.low
+            )
+            return replace(result, faults=(*result.faults, fault), trap="cudaErrorIllegalAddress")
+        return result
 
     def left_unwritten(self, function: KernelFunction, result: ptx.Launch, site: int) -> None:
         """Watch for operators that read of a result what the launch has not written."""

@@ -20,6 +20,7 @@ from windtunnel.seam.cuda_runtime.driver import registers_of
 from windtunnel.seam.cuda_runtime.limits import LaunchShape, together
 from windtunnel.seam.cuda_runtime.modules import KernelFunction
 from windtunnel.seam.cuda_runtime.names import demangled
+from windtunnel.seam.torch.extensions.counted import LastCounts, absolute, relative
 from windtunnel.seam.torch.extensions.tensors import TensorAddresses, has_bytes
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import Storage
@@ -80,6 +81,7 @@ class Rehearsed:
         self.state = state
         self.addresses = addresses
         self._done: dict[Key, ptx.Launch] = {}
+        self._counts = LastCounts()
         self._seen: set[int] = set()  # where memory begins of which it has been said
 
     def overwritten(self, address: int) -> None:
@@ -106,12 +108,20 @@ class Rehearsed:
             UnsupportedError: with zeros it ends in an error, and a value decides that.
         """
         kernel = function.kernel
+        rest, given = self._key(shape, arguments, words), bytearray(arguments)
+        key, starts = (function.binary, function.name, *rest), self._starts(words)
+        told = any(getattr(storage, "_wt_values", None) is not None for _, storage in absent)
+        counted = self._counts.of(function, rest) if kernel.deciding and not told else None
+        if counted is not None:
+            name = demangled(function.name)
+            self.state.assumptions.note("counted", name=name, place=name)
+            result = absolute(counted, starts)
+            self._written(function, result, absent)
+            return result
         self._assume(function)
-        key, given = self._key(function, shape, arguments, words), bytearray(arguments)
         memory = StandIns(self.addresses, absent)
         if key in self._done and not memory.told:
-            result, starts = self._done[key], self._starts(words)
-            result = replace(result, accesses=tuple(_moved(one, starts) for one in result.accesses))
+            result = absolute(self._done[key], starts)
             self._written(function, result, absent)
             return result
         for offset, address in words:
@@ -132,12 +142,7 @@ class Rehearsed:
         result = replace(result, accesses=tuple(memory.original(one) for one in result.accesses))
         self._written(function, result, absent)
         if not memory.told:
-            starts = {start: at for at, start in self._starts(words).items()}
-            kept = tuple(replace(one, start=starts.get(one.start, -1)) for one in result.accesses)
-            self._done[key] = replace(result, faults=(), accesses=tuple(
-                replace(one, low=one.low - before.start, high=one.high - before.start)
-                for one, before in zip(kept, result.accesses, strict=True) if one.start >= 0
-            ))  # fmt: skip
+            self._done[key] = relative(result, starts)
         return result
 
     def _written(self, function: KernelFunction, result: ptx.Launch, absent: Sequence[Absent]) -> None:
@@ -157,17 +162,23 @@ class Rehearsed:
         found = {offset: self.addresses.allocation(address) for offset, address in words}
         return {offset: known.start for offset, known in found.items() if known is not None}
 
-    def _key(
-        self, function: KernelFunction, shape: LaunchShape, arguments: bytes, words: Sequence[tuple[int, int]]
-    ) -> Key:
-        """What a launch without values follows from: pointers by their place in memory of a size."""
+    def counted(
+        self, function: KernelFunction, shape: LaunchShape, arguments: bytes, words: Sequence[tuple[int, int]],
+        launch: ptx.Launch,
+    ) -> None:  # fmt: skip
+        """A launch with data: what it did is what a rehearsal cannot know where values decide."""
+        if function.kernel.deciding and launch.trap is None:
+            self._counts.keep(function, self._key(shape, arguments, words), relative(launch, self._starts(words)))
+
+    def _key(self, shape: LaunchShape, arguments: bytes, words: Sequence[tuple[int, int]]) -> Key:
+        """What a launch without values follows from, beside its kernel: pointers by their place in memory of a size."""
         rest, places = bytearray(arguments), []
         for offset, address in words:
             known = self.addresses.allocation(address)
             if known is not None:
                 struct.pack_into("<Q", rest, offset, 0)
                 places.append((offset, known.size, address - known.start))
-        return function.binary, function.name, shape, bytes(rest), tuple(places)
+        return tuple(shape), bytes(rest), tuple(places)
 
     def _assume(self, function: KernelFunction) -> None:
         for file, line in function.kernel.deciding:
@@ -181,11 +192,6 @@ class Rehearsed:
             f"the CUDA kernel {demangled(function.name)!r} needs values to run on ({file}:{line} asks for one), and a "
             "rehearsal without data has none: run it with data"
         )
-
-
-def _moved(touched: ptx.TouchedRange, starts: dict[int, int]) -> ptx.TouchedRange:
-    start = starts[touched.start]
-    return replace(touched, start=start, low=start + touched.low, high=start + touched.high)
 
 
 def _silent(text: str) -> None:
