@@ -62,6 +62,7 @@ help-all: help
 	@echo "make accuracy-transformers, make accuracy-images: the same of models that others timed whole, in FP32 and of timm"
 	@echo "make accuracy-languages: trainings of language models on A100 and H100 that hold their load"
 	@echo "make accuracy-clusters: trainings of language models on 2 to 512 GPUs, each as a cluster; an hour"
+	@echo "make accuracy-cuda-kernels: kernels in CUDA C++ that others timed, from their recordings"
 	@echo "make accuracy-compiled: timm's models eager and compiled, throughput and speed-up"
 	@echo "make differential     the Trainer against a hand-written loop on 1,000 random configurations, and crashes after every step; half an hour"
 	@echo "make bench-train      the Trainer beside a bare loop, Lightning, accelerate, Keras and skorch"
@@ -246,6 +247,10 @@ accuracy-languages: environment
 # Each row is a cluster of its own: an hour for all. ARGS="MPT-7b" or ARGS="--most 20" takes fewer.
 accuracy-clusters: environment
 	$(RUN) -m tools.compare clusters $(ARGS)
+
+# ARGS="relu --verbose" prints a line for each row. python -m tools.corpus.custom_kernels runs the kernels again.
+accuracy-cuda-kernels: environment
+	$(RUN) -m tools.compare custom_kernels $(ARGS)
 
 # timm without what it depends on: of torchvision only the Python part is needed. ARGS="--most 600" takes all rows.
 accuracy-images:

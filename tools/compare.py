@@ -7,6 +7,7 @@
     python -m tools.compare clusters [--most 20]  # MPT and GPT on 2 to 512 GPUs (make accuracy-clusters)
     python -m tools.compare images [--most 100] [--unseen]    # timm (make accuracy-images)
     python -m tools.compare compiled [--most 10]              # timm, compiled (make accuracy-compiled)
+    python -m tools.compare custom_kernels [WORD]  # LeetCUDA's kernels in CUDA C++ (make accuracy-cuda-kernels)
 
 WORD chooses the models whose names begin so. Each program runs without data on an emulated GPU and reads its own clock,
 as a person's program does. For each group of rows: the median and the 90th percentile of the error, the bias (of times:
@@ -246,8 +247,26 @@ def layouts(outcomes: list[Outcome]) -> None:
         print(f"layouts: {right} of {total} models ranked rightly (those that differ by more than 2 %)")
 
 
+def custom_kernels(options: argparse.Namespace) -> None:
+    """LeetCUDA's kernels on an L20, in a loop that the host or the device bounds; WORD chooses folders."""
+    from tools.corpus import custom_kernels as of
+
+    groups: dict[str, list[Outcome]] = defaultdict(list)
+    for call in of.calls():
+        if call.kind.startswith(options.only):
+            one = of.outcome(call)
+            if options.verbose:
+                print(f"{call.kind:12} {call.shape:24} {call.label:40} {one.predicted:9.4f} of {call.ms:9.4f} ms "
+                      f"{one.ratio - 1:+7.0%}, band {one.band:.0%}")  # fmt: skip
+            for name in ("all", "fitted" if of.is_fitted(call.kind) else "left out", call.kind):
+                groups[name].append(one)
+    for name, some in groups.items():
+        print(f"{name:12} {of.summary(some)}")
+
+
 CORPORA: dict[str, Callable[[argparse.Namespace], None]] = {
-    one.__name__: one for one in (throughput, plans, transformers, languages, clusters, images, compiled)
+    one.__name__: one
+    for one in (throughput, plans, transformers, languages, clusters, images, compiled, custom_kernels)
 }
 
 
@@ -259,6 +278,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, help="how many rows of images (60), or of compiled models to run (10)")
     parser.add_argument("--dashboard", action="store_true", help="of compiled models, the dashboard's training steps")
     parser.add_argument("--unseen", action="store_true", help="rows of images that nothing was fitted on")
+    parser.add_argument("--verbose", action="store_true", help="a line for each row of custom_kernels")
     parser.add_argument("--without", action="append", default=[], help="leave out images' models whose names begin so")
     options = parser.parse_args()
     options.only = options.only or options.word
