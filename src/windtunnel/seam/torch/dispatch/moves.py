@@ -271,7 +271,7 @@ def transfer(
     if other is None:
         if sizes := staging(source, destination, to.device >= 0, non_blocking):
             state.kernels.take(machine.devices[side], stream, sizes)
-    elif not machine.devices[of.device].shares(machine.devices[to.device]):
+    elif to.device not in (gpu := machine.devices[of.device]).peers and not gpu.shares(machine.devices[to.device]):
         for queue, sizes in zip((stream, other), between(source, destination, non_blocking), strict=True):
             state.kernels.take(machine.devices[queue.device], queue, sizes)
     frame, site, library, in_module = state.sites.caller(MOVES_MODULE if of.device < 0 else None, 2)
