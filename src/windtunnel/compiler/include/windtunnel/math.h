@@ -533,6 +533,8 @@ using ::ldexpf;
 #define WINDTUNNEL_ORDER(T) WT_HD T min(T a, T b) { return b < a ? b : a; } WT_HD T max(T a, T b) { return a < b ? b : a; }
 WINDTUNNEL_ORDER(int) WINDTUNNEL_ORDER(unsigned int) WINDTUNNEL_ORDER(long) WINDTUNNEL_ORDER(unsigned long)
 WINDTUNNEL_ORDER(long long) WINDTUNNEL_ORDER(unsigned long long)
+#define WINDTUNNEL_ORDER_NAMED(P, T) WT_HD T P##min(T a, T b) { return min(a, b); } WT_HD T P##max(T a, T b) { return max(a, b); }
+WINDTUNNEL_ORDER_NAMED(u, unsigned int) WINDTUNNEL_ORDER_NAMED(ll, long long) WINDTUNNEL_ORDER_NAMED(ull, unsigned long long)
 #define WINDTUNNEL_ORDER_MIXED(T, U, R) WT_HD R min(T a, U b) { return min((R)a, (R)b); } WT_HD R min(U a, T b) { return min((R)a, (R)b); } WT_HD R max(T a, U b) { return max((R)a, (R)b); } WT_HD R max(U a, T b) { return max((R)a, (R)b); }
 WINDTUNNEL_ORDER_MIXED(int, unsigned int, unsigned int)
 WINDTUNNEL_ORDER_MIXED(long, unsigned long, unsigned long)
