@@ -15,11 +15,17 @@ from windtunnel.trace.operation import Note, Site
 
 REDUCE = Operation("all_reduce", ((8, 2),), ("float32",), (16,), "SUM", stream=3)
 SITE = Site("train.py", 31, "main")
+BEGIN_NS = 7_000_000_000
 
 
 @pytest.fixture
 def made(tmp_path):
-    return ledger.Ledger(str(tmp_path / "job-1.calls"), "job", 1, "host")
+    return ledger.Ledger(str(tmp_path / "job-1.calls"), "job", 1, "host", BEGIN_NS)
+
+
+def test_a_rank_was_seen_when_it_began_though_its_watcher_has_not_looked_yet(made):
+    found = ledger.read(made.path)
+    assert (found.seen_ns, found.moved_ns) == (BEGIN_NS, BEGIN_NS)
 
 
 def test_what_is_written_is_read(made):

@@ -44,9 +44,12 @@ and which is its main thread (times as of `time.monotonic_ns`, which the process
 
 
 class Ledger:
-    """Writes the calls of this process."""
+    """Writes the calls of this process, which begins at `now_ns` of the clock of the head's times.
 
-    def __init__(self, path: str, job: str, rank: int, host: str) -> None:
+    Until its watcher first looks, which a busy machine may put off for seconds, it was seen and has moved then.
+    """
+
+    def __init__(self, path: str, job: str, rank: int, host: str, now_ns: int) -> None:
         self.path = path
         self.rank = rank
         self.counts: dict[Channel, int] = {}
@@ -57,9 +60,10 @@ class Ledger:
         with open(path, "xb+") as file:
             file.truncate(FIXED)
             self._map = mmap.mmap(file.fileno(), FIXED)
-        HEAD.pack_into(self._map, 0, MAGIC, os.getpid(), rank, *[0] * 9)
-        self.put(MAIN_AT, (threading.main_thread().ident or 0) & THREAD)
+        main = (threading.main_thread().ident or 0) & THREAD
+        HEAD.pack_into(self._map, 0, 0, os.getpid(), rank, 0, now_ns, 0, now_ns, 0, main, *[0] * 3)
         self.say("job", {"job": job, "host": host})
+        self.put(MAGIC_AT, MAGIC)  # from here on it is one that others read
 
     # ------------------------------------------------------------------ texts
 

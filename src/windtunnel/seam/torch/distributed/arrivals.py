@@ -8,6 +8,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic_ns
 from typing import cast
 
 import torch.distributed as dist
@@ -83,6 +84,7 @@ def _tell(state: State, notes: list[Note]) -> None:
     if folder is not None:
         name = f"arrival-{os.getpid()}"
         rank = os.environ.get("RANK", "0")
-        Ledger(os.path.join(folder, name + SUFFIX), name, int(rank) if rank.isdecimal() else 0, name).judged(notes)
+        path, number = os.path.join(folder, name + SUFFIX), int(rank) if rank.isdecimal() else 0
+        Ledger(path, name, number, name, monotonic_ns()).judged(notes)
     HERE.joined()
     state.groups.watch.end(notes)

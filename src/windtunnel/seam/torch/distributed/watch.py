@@ -156,7 +156,7 @@ class Watch:
                 folder = os.environ.get(variables.FOLDER) or tempfile.mkdtemp(prefix="windtunnel-ranks-")
         self.job, self._folder = job, folder
         path = os.path.join(folder, f"{job}-{rank}{SUFFIX}")
-        self.ledger = Ledger(path, job, rank, host)
+        self.ledger = Ledger(path, job, rank, host, monotonic_ns())
         self._process = os.getpid()
         self._serves = rank == 0 and os.environ.get(AGENT_STORE) != "True"
         self._over, self._before, self._verdict_ns = False, None, 0
