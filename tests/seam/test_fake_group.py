@@ -63,6 +63,20 @@ def test_fsdp_gathers_and_scatters(session: windtunnel.Session) -> None:
     assert model.weight.to_local().shape[0] == 8
 
 
+def test_a_result_that_nobody_waited_for_leaves_no_wait_to_what_takes_its_place(session: windtunnel.Session) -> None:
+    group, functional = dist.group.WORLD, torch.ops._c10d_functional
+    assert group is not None
+    x = torch.ones(8, device="cuda")
+    before = torch.cuda.memory_allocated()
+    for _ in range(64):  # what is made next may have the address of what has gone
+        functional.all_reduce(x, "sum", group.group_name)
+        functional.wait_tensor(torch.empty(8, device="cuda"))
+    assert not [record for record in session.trace if record.kind == Kind.EVENT_WAIT and record.lane.stream == 0]
+    torch.cuda.synchronize()
+    dist.all_reduce(x)
+    assert torch.cuda.memory_allocated() == before
+
+
 def test_ranks_may_be_threads() -> None:
     """The backend of PyTorch's own tests, each of whose ranks is a thread of one process."""
     seen: list[object] = []

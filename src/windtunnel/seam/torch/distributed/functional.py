@@ -19,9 +19,6 @@ from windtunnel.seam.torch.plans.arguments import Result, tensors_in
 from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.tags import CPU, is_physically_meta, tag_of
 
-MOST_PENDING = 4096
-"""Functional collectives that nobody waited for are forgotten beyond this many."""
-
 FUNCTIONAL = (
     "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "all_gather_into_tensor",
     "all_gather_into_tensor_out", "all_gather_into_tensor_coalesced", "reduce_scatter_tensor",
@@ -85,10 +82,8 @@ def functional(dispatch: Dispatch, call: Call) -> object:
         set_off(dispatch, group, (described, stream, name), (values, put), queued, made)
     else:
         put(site)
-    if len(groups.pending) > MOST_PENDING:
-        groups.pending.clear()
     for tensor in made:
-        groups.pending[id(tag_of(tensor))] = queued
+        groups.promise(tag_of(tensor), queued)
     return out
 
 
@@ -181,9 +176,9 @@ def wait_tensor(dispatch: Dispatch, call: Call) -> Result:
     groups: Groups = dispatch.state.groups
     if dispatch.recorder is not None:
         dispatch.recorder.again = nothing
-    queued = groups.pending.pop(id(tag_of(call.args[0])), None)
-    if queued is not None:
-        groups.awaited(queued)
+    promised = groups.pending.pop(id(tag_of(call.args[0])), None)
+    if promised is not None:
+        groups.awaited(promised[1])
     if is_physically_meta(call.args[0]):
         return call.args[0]
     call.device = max(CPU, tag_of(call.args[0]).device)

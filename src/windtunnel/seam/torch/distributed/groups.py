@@ -7,6 +7,7 @@ import os
 import struct
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from windtunnel.seam.torch.plans.arguments import Arguments, Keywords
     from windtunnel.seam.torch.state.ranks import Carrier
     from windtunnel.seam.torch.state.state import State
+    from windtunnel.seam.torch.tags import Tag
 
 
 DUPLICATE = (
@@ -335,7 +337,7 @@ class Groups:
         self.state = state
         self.by_name: dict[str, Group] = {}
         self.backends: list[object] = []
-        self.pending: dict[int, Queued] = {}  # functional ones, by the identity of a result's tag, not to be kept alive
+        self.pending: dict[int, tuple[weakref.ref[Tag], Queued]] = {}  # functional ones, by the identity of their tags
         self.shelf: list[Queued] = []  # collectives that nobody waited for, with their tensors
         self.future: type[DeviceFuture]  # the class of their futures
         self.descriptions = Descriptions()
@@ -563,6 +565,14 @@ class Groups:
             queued.under_way.then.append(lambda: self.awaited(queued))
         elif queued.event is not None:
             self.wait(queued.event)
+
+    def promise(self, tag: Tag, queued: Queued) -> None:
+        """The result with this tag is there after a functional collective; it may go before anybody waits for it."""
+
+        def gone(result: weakref.ref[Tag], key: int = id(tag)) -> None:
+            self.dropped(self.pending.pop(key)[1])
+
+        self.pending[id(tag)] = weakref.ref(tag, gone), queued
 
     def wait_when_backward_ends(self, event: Event) -> None:
         """Make the stream that backward ends on wait, as DistributedDataParallel's reducer does."""
