@@ -49,7 +49,8 @@ def environment(fold: Fold, rank: int, port: int, base: Mapping[str, str]) -> di
 def main(words: Sequence[str]) -> int:
     """Start the ranks that are played, and wait for them; the exit code of the first that failed."""
     fold, program = Fold.from_json(words[0]), words[1:]
-    port = free_port()
+    reserved = reserve()
+    port = reserved.getsockname()[1]
     ranks = [subprocess.Popen(program, env=environment(fold, rank, port, os.environ)) for rank in fold.played]
 
     def pass_on(number: int, frame: object) -> None:
@@ -69,6 +70,7 @@ def main(words: Sequence[str]) -> int:
             until = float("inf")
             _end(ranks)
         time.sleep(POLL_S)
+    reserved.close()
     code = first or next((rank.returncode for rank in ranks if rank.returncode), 0)
     return code if code >= 0 else 128 - code
 
@@ -84,11 +86,12 @@ def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
             time.sleep(POLL_S)
 
 
-def free_port() -> int:
-    """A port for rank 0's store."""
-    with socket.socket() as found:
-        found.bind((LOOPBACK, 0))
-        return int(found.getsockname()[1])
+def reserve() -> socket.socket:
+    """A port for rank 0's store: no other process is given it while the socket is open, and rank 0 may listen on it."""
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    found.bind((LOOPBACK, 0))
+    return found
 
 
 if __name__ == "__main__":

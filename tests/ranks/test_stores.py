@@ -73,9 +73,20 @@ def test_a_store_that_only_this_machine_can_find_listens_to_it_alone(name, libuv
 
 @on_linux
 def test_a_store_of_a_port_that_others_may_know_is_pytorchs_own():
-    with emulate("A100"):
-        store = dist.TCPStore("localhost", agent.free_port(), 1, True)
+    with emulate("A100"), agent.reserve() as reserved:
+        store = dist.TCPStore("localhost", reserved.getsockname()[1], 1, True)
         assert set(listening()[store.port]) == {"0"}
+
+
+@on_linux
+@pytest.mark.parametrize("libuv", [True, False])
+def test_the_port_of_a_cluster_is_rank_0s_alone(libuv):
+    with emulate("A100"), agent.reserve() as reserved:
+        port = reserved.getsockname()[1]
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind((agent.LOOPBACK, port))
+        store = dist.TCPStore(agent.LOOPBACK, port, 1, True, use_libuv=libuv)
+        assert store.port == port
 
 
 def test_a_port_in_use_is_refused_as_by_pytorch(monkeypatch):
