@@ -73,7 +73,7 @@ help-all: help
 	@echo "make behaviour        what thirty programs do, recorded before a change of structure and compared after it (ARGS)"
 	@echo "make exam             other people's programs (KernelBench) beside published times: CHECKOUT=a clone of it (ARGS)"
 	@echo "make hardware         what a real NVIDIA GPU says to what is emulated: 40 minutes; HARDWARE_PYTHON=a Python with CUDA's torch"
-	@echo "make folding          clusters by a few processes beside a process a rank, and 28 kinds of ranks that differ; half an hour"
+	@echo "make folding          clusters by a few processes beside a process a rank, disturbed ranks, and 28 kinds that differ; half an hour"
 	@echo "make faults           random faults in a training of two ranks, beside an oracle; a quarter of an hour (ARGS=\"--seed 7\")"
 	@echo "make determinism      thirty programs twice: output, traces and findings are the same bytes; ten minutes"
 	@echo "make fuzz             damaged and hostile files of every format that is read: ten minutes, seeded (ARGS=\"--seed 7\")"
@@ -348,6 +348,7 @@ race-oracle: environment
 folding: environment
 	OMP_NUM_THREADS=1 $(RUN) -m tools.folding.exact $(or $(ARGS),$(wildcard tests/ranks/programs/*_valid.py))
 	OMP_NUM_THREADS=1 $(RUN) -m tools.folding.unlike
+	OMP_NUM_THREADS=1 $(RUN) -m tools.folding.disturbed tests/ranks/programs/tensor_parallel_valid.py tests/ranks/programs/fully_sharded_valid.py
 
 # ARGS="--seed 7 --one 112" runs one schedule of a seed again.
 faults: environment

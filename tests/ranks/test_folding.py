@@ -41,3 +41,10 @@ def test_ranks_that_differ_are_found_and_played():
     text, done = run("tools.folding.unlike", *UNLIKE)
     assert done.returncode == 0, text + done.stderr[-2000:]
     assert text.count("right ") == len(UNLIKE)
+
+
+@pytest.mark.long
+def test_a_rank_that_does_not_run_for_seconds_changes_nothing():
+    text, done = run("tools.folding.disturbed", "tests/ranks/programs/tensor_parallel_valid.py")
+    assert done.returncode == 0, text + done.stderr[-2000:]
+    assert text.count("equal ") == 1

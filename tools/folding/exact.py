@@ -15,7 +15,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,32 +33,49 @@ RANKS = re.compile(r"Runs with (\d) ranks\.")
 
 @dataclass(frozen=True)
 class Run:
-    """How a program ended, how its ranks were played, what each of them did, and what was found."""
+    """How a program ended and what it said last, how its ranks were played, what each did, and what was found."""
 
     code: int
+    said: str
     fold: Fold
     ranks: Mapping[int, Trace]
     codes: frozenset[str]
     reasons: Sequence[str]
 
 
-def run(program: Sequence[str], fold: Fold, gpu: str) -> Run:
-    """Run a program as the ranks that a fold plays, and as those that turn out to be needed."""
+def run(
+    program: Sequence[str],
+    fold: Fold,
+    gpu: str,
+    beside: Callable[[Set[int]], AbstractContextManager[None]] = lambda processes: nullcontext(),
+) -> Run:
+    """Run a program as the ranks that a fold plays, and as those that turn out to be needed.
+
+    What is `beside` is given their processes, and lasts as long as they do.
+    """
     folder = Path(tempfile.mkdtemp(prefix="folding-"))
     launch.prepare(folder)
     options = {"gpus": f"{fold.per_node}x{gpu}", "no_data": True}
     variables = launch.environment(options, folder, {**os.environ, "OMP_NUM_THREADS": "1"})
 
     def attempt(one: Fold) -> launch.Ended:
-        port = agent.free_port()
-        ranks = {fork(program, agent.environment(one, rank, port, variables), folder) for rank in one.played}
-        return launch.Ended(waited(ranks))
+        with agent.reserve() as reserved:
+            port = reserved.getsockname()[1]
+            ranks = {fork(program, agent.environment(one, rank, port, variables), folder) for rank in one.played}
+            with beside(ranks):
+                return launch.Ended(waited(ranks))
 
     was = cluster.play(fold, launch.Program("script", program[0], tuple(program[1:])), folder, attempt)
     found = {finding.code for finding in checks.run_ranks(was.result.traces)} if was.result.traces else set()
+    said = " / ".join(filter(None, (last_line(path) for path in sorted(folder.glob("*.out")))))
     shutil.rmtree(folder)
     ranks = {int(trace.facts.get("rank", 0)): trace.canonical() for trace in reversed(was.result.traces)}
-    return Run(was.ended.code, was.fold, ranks, frozenset(found), was.reasons)
+    return Run(was.ended.code, said, was.fold, ranks, frozenset(found), was.reasons)
+
+
+def last_line(path: Path) -> str:
+    """The last line of what a rank said."""
+    return path.read_text("utf-8", "replace").strip().rpartition("\n")[2]
 
 
 def rows(trace: Trace) -> list[tuple[object, ...]]:
@@ -73,7 +91,8 @@ def memory(trace: Trace) -> list[list[object]]:
 def differences(played: Run, real: Run) -> list[str]:
     """In what two runs differ, a sentence each; empty where they agree."""
     if played.code != real.code:
-        return [f"the cluster ended with {played.code}, the ranks with {real.code}"]
+        ends = [f"{one.code} ({one.said})" if one.code else "0" for one in (played, real)]
+        return [f"the cluster ended with {ends[0]}, the ranks with {ends[1]}"]
     found = []
     for rank, trace in played.ranks.items():
         mine, theirs = rows(trace), rows(real.ranks[rank])
