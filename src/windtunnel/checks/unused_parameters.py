@@ -13,10 +13,11 @@ class UnusedParameters(NoteCheck):
 
     ## What it does
     Reports a forward that `DistributedDataParallel` refuses since parameters had no gradient in the step before, with
-    their names.
+    their names; and an optimizer's step before the gradients were reduced, where no forward comes after it.
 
     ## Why it is bad
-    The ranks wait for the gradient of every parameter: the step was never finished, and the program ends here.
+    The ranks wait for the gradient of every parameter: the step was never finished, and the program ends at the next
+    forward. Until then nothing is said, though each rank steps by gradients of its own, and their weights differ.
 
     ## Example
     ```python
@@ -39,7 +40,13 @@ class UnusedParameters(NoteCheck):
     def message(self, line: NotedLine) -> str:
         """Which parameters."""
         names = line.word("names")
-        return f"parameters took no part in the loss of the step before{f': {names}' if names else ''}"
+        said = f"{f': {names}' if names else ''}"
+        if line.number("stepped"):
+            return (
+                f"the optimizer stepped by gradients that were not reduced, since parameters took no part in the "
+                f"loss{said}; the ranks' weights differ from here on"
+            )
+        return f"parameters took no part in the loss of the step before{said}"
 
     def advice(self, line: NotedLine) -> str:
         """What to change."""

@@ -118,7 +118,7 @@ def patches(state: State) -> list[Patch]:
         return []
     stock: Callable[..., object] = DistributedDataParallel._ddp_init_helper
     replicas: Replicas = state.groups.replicas
-    state.notes.stepping = replicas.stepping
+    state.notes.stepping.append(replicas.stepping)
 
     @functools.wraps(stock)
     def ddp_init_helper(self: DistributedDataParallel, parameters: list[Tensor], *args: object) -> object:

@@ -68,7 +68,7 @@ class Notes:
         self.captured_steps = 0
         self.stop_after = stop_after
         self.at_end: list[Callable[[], None]] = []  # to be told before the end: they note what only that shows
-        self.stepping: Callable[[torch.optim.Optimizer], None] | None = None  # to be told before each step
+        self.stepping: list[Callable[[torch.optim.Optimizer], None]] = []  # to be told before each step
         self._hooks: list[RemovableHandle] = []
         self._moved_by_fused: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
 
@@ -93,8 +93,8 @@ class Notes:
     # ------------------------------------------------------------------ optimizers
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        if self.stepping is not None:
-            self.stepping(optimizer)
+        for tell in self.stepping:
+            tell(optimizer)
         machine = self.core.machine
         self._place.before_step = len(machine.trace.rows)
         if machine.parameter_ns:
