@@ -186,6 +186,23 @@ def test_a_checkpoint_is_not_written_over_with_nothing(session, tmp_path) -> Non
     assert torch.load(path)["losses"].tolist() == [1.0]
 
 
+def test_a_checkpoint_is_loaded_onto_a_device(session) -> None:
+    file = io.BytesIO()
+    given = {"weight": torch.randn(64, 64), "step": torch.tensor(7.0), "shards": torch.tensor([3, 4, 5])}
+    torch.save(given | {"part": given["shards"][1:], "none": torch.empty(0), "large": torch.zeros(1 << 20)}, file)
+    file.seek(0)
+    loaded = torch.load(file, map_location="cuda")
+    assert {one.device.type for one in loaded.values()} == {"cuda"}
+    assert loaded["step"].item() == 7.0
+    assert (loaded["shards"].tolist(), loaded["part"].tolist()) == ([3, 4, 5], [4, 5])
+    assert not assumed(session)
+    loaded["shards"] += 1
+    assert loaded["part"].tolist() == [5, 6]
+    nn.Linear(64, 64).cuda().weight.data.copy_(loaded["weight"])
+    assert loaded["weight"].untyped_storage().clone().nbytes() == 64 * 64 * 4
+    assert torch.load(file.seek(0) or file)["step"].device.type == "cpu"
+
+
 def test_what_is_on_the_host_can_be_pickled_and_what_has_no_values_is_refused(session) -> None:
     x = torch.ones(3, device="cuda")
     for held in (torch.tensor(2.0), torch.arange(4), x.cpu(), nn.Linear(2, 2), torch.empty(2, device="meta")):

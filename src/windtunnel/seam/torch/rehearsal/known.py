@@ -36,8 +36,12 @@ class KnownValues:
         if tensor.layout is not torch.strided:
             return None
         base: Tensor | None = getattr(storage_of(tensor), "_wt_values", None)
-        if base is None or base.dtype != tensor.dtype:
+        if base is None:
             return None
+        if base.dtype != tensor.dtype:  # bytes that were copied as a storage may be of any type
+            if base.dtype is not torch.uint8 or not is_kind_kept(tensor) or base.numel() % tensor.element_size():
+                return None
+            base = base.view(tensor.dtype)
         return torch.as_strided(base, tensor.size(), tensor.stride(), tensor.storage_offset())
 
     def can_keep(self, tensor: Tensor) -> bool:

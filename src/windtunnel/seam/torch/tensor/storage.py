@@ -11,6 +11,7 @@ from windtunnel.errors import UnsupportedError
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.dispatch.moves import transfer
 from windtunnel.seam.torch.rehearsal.assumptions import refusal
+from windtunnel.seam.torch.rehearsal.known import MOST
 from windtunnel.seam.torch.state.late import alias
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import CPU, HOST_TAG, Storage, bytes_in, storage_of
@@ -97,21 +98,25 @@ def _reading(state: State) -> list[Patch]:
 
 
 def _shape_copied(state: State, storage: Storage, index: int, non_blocking: bool) -> Storage:
-    """A copy of a storage without values, on a device."""
+    """A copy on a device of a storage without values, or of the host's, of which few bytes are known there."""
     if index < 0:
         raise UnsupportedError(refusal(state, "the program reads the memory of a device tensor"))
-    new = torch.ops.aten.empty.memory_format
+    new, has_values = torch.ops.aten.empty.memory_format, not _lacks_values(storage)
     with torch._C._DisableTorchDispatch():
-        source = new((0,), dtype=torch.uint8, device="meta").set_(storage)
+        source = bytes_in(storage) if has_values else new((0,), dtype=torch.uint8, device="meta").set_(storage)
         destination = new(source.size(), dtype=torch.uint8, device="meta")
     made: Storage = storage_of(destination)
     state.place(made, index)
+    if has_values and 0 < source.numel() <= MOST:
+        state.assumptions.exact.keep(destination, alias(source))
     if storage._wt.device != index and storage.nbytes():
         transfer(state, source, destination, non_blocking, late=False)
     return made
 
 
 def _moving(state: State) -> list[Patch]:
+    local = state.local
+
     def moved(self: Storage, index: int, non_blocking: bool = False) -> Storage:
         if index == _index(self) and not _is_meta(self):
             return self
@@ -119,7 +124,7 @@ def _moving(state: State) -> list[Patch]:
 
     def _copy_to(self: Storage, index: int, non_blocking: bool) -> Storage:
         refuse_meta(self)
-        if _lacks_values(self):
+        if _lacks_values(self) or (index >= 0 and state.no_data and not local.valued):
             return _shape_copied(state, self, index, non_blocking)
         made = Storage(self.nbytes())  # type: ignore[no-untyped-call]
         if index >= 0:
