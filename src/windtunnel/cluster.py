@@ -21,6 +21,7 @@ from windtunnel.errors import FileFormatError, UnsupportedError
 from windtunnel.foreign import line, read_bytes
 from windtunnel.ranks import rank_uses
 from windtunnel.ranks.alike import difference, group_sizes, run_out, times
+from windtunnel.ranks.decisions import decided
 from windtunnel.ranks.fold import EVERY, MOST_WHOLE, Change, Fold, spans
 from windtunnel.ranks.rank_uses import Uses
 from windtunnel.reports.parts import job
@@ -86,6 +87,9 @@ def play(
                 if told and read_again:
                     print(f"windtunnel: it is assumed that {read_again}", file=sys.stderr)
                 tell(fold, uses, result, differences, read_again)
+                for trace in by_rank(result).values():
+                    for note in decided(trace, texts, cwd):
+                        trace.remark(note)
                 return Played(ended, result, fold, reasons)
         if wanted == fold or len(reasons) == MOST_ATTEMPTS:
             if fold.world > MOST_WHOLE:

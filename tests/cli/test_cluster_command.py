@@ -188,3 +188,32 @@ def test_gpus_differ_by_a_seed_in_a_run_and_in_a_trace_timed_anew(windtunnel, tm
     assert all(1.01 * plain < step < 1.06 * plain for step in drawn)
     assert step_ns("retime", "plain.trace", "--jitter", "7") == drawn[0]
     assert step_ns("retime", "plain.trace", "--gpu", "H100") == plain
+
+
+DECIDES = """
+import os, torch, torch.distributed as dist
+from torch import nn
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+net, best = nn.parallel.DistributedDataParallel(nn.Linear(64, 8).cuda()), float("inf")
+for epoch in range(2):
+    loss = net(torch.rand(16, 64, device="cuda")).mean()
+    loss.backward()
+    dist.REDUCES
+    if loss.item() < best:
+        best = loss.item()
+        dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("reduces", "is_found"), [("reduce(loss.detach(), 0)", True), ("all_reduce(loss.detach())", False)]
+)
+def test_a_decision_by_a_number_of_each_ranks_own(windtunnel, tmp_path, reduces, is_found):
+    (tmp_path / "train.py").write_text(DECIDES.replace("REDUCES", reduces))
+    done = windtunnel("run", "--cluster", "1x4xA100", "--json", "train.py")
+    assert done.returncode == 0, done.stderr
+    found = [one for one in json.loads(done.stdout)["findings"] if one["code"] == "diverging-branch"]
+    assert [(one["line"], "barrier at train.py:14" in one["message"]) for one in found] == [(12, True)] * is_found

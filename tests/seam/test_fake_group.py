@@ -77,6 +77,25 @@ def test_a_result_that_nobody_waited_for_leaves_no_wait_to_what_takes_its_place(
     assert torch.cuda.memory_allocated() == before
 
 
+def test_numbers_that_each_rank_has_of_its_own_are_told_from_those_that_all_have() -> None:
+    with windtunnel.emulate("A100", no_data=True) as session:
+        dist.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
+        model = DistributedDataParallel(nn.Linear(64, 64).cuda())
+        loss = model(torch.rand(4, 64).cuda()).sum()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        mean = loss.detach() / 8
+        own = bool(loss.item() > 0), bool(torch.isnan(mean)), mean.item()
+        assert own
+        dist.all_reduce(mean)
+        both = mean * mean.clone()
+        shared = norm.item(), both.item(), bool(torch.isnan(both + 1))
+        assert shared
+        notes = [dict(note.detail) for note in session.trace.notes if note.code == "assumed-value"]
+        dist.destroy_process_group()
+    assert [note.get("own", 0) for note in notes] == [1] * len(own) + [0] * len(shared)
+
+
 def test_ranks_may_be_threads() -> None:
     """The backend of PyTorch's own tests, each of whose ranks is a thread of one process."""
     seen: list[object] = []

@@ -29,7 +29,7 @@ net = DistributedDataParallel(Net().cuda(), device_ids=[rank])
 optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (net.module.first, net.module.second)]
 for _ in range(2):
     losses = [out.sum() for out in net(torch.ones(2, 8, device="cuda"))]
-    for loss, optimizer in zip(losses, optimizers):
+    for loss, optimizer in zip(losses, optimizers, strict=True):
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

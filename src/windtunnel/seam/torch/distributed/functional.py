@@ -64,6 +64,8 @@ def functional(dispatch: Dispatch, call: Call) -> object:
     made = tensors_in((out,))
     if device >= 0:
         dispatch.tag(out, device)
+        if lacks_values(args):
+            known_values.share(dispatch.state, name, made)
     if stream is None:
         if CALLS.depth:
             CALLS.queued = queued

@@ -6,6 +6,7 @@ whether it knows it; where one does not, nobody knows the result.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
@@ -24,6 +25,8 @@ MOST_SENT = 16
 """Elements of a message whose values travel."""
 EXCHANGES = ("alltoall_base_", "all_to_all_single")
 """How the names of all-to-alls begin whose values are played."""
+SHARING = re.compile(r"all_?reduce|all_?gather|broadcast")
+"""Collectives that give the same to all."""
 NOTHING_SENT = [0] * (1 + MOST_SENT)
 """What goes with a message whose values are not known: whether they are, and their places."""
 
@@ -114,6 +117,7 @@ def exchanges(name: str) -> bool:
 def carry(state: State, group: played.PlayedGroup, moved: Moved) -> None:
     """Take what is known of a collective's inputs to its outputs."""
     name, named, reduction, reads, writes = moved
+    share(state, name, writes)
     if group.alone:
         return
     # The same on every rank: NCCL moves as many elements of one type, but for an all-to-all, whose sizes are each
@@ -128,6 +132,12 @@ def carry(state: State, group: played.PlayedGroup, moved: Moved) -> None:
             state.assumptions.tell(tensor, *(("", None) if found is None else (found[0], found[1][place])))
         else:
             state.assumptions.exact.forget([tensor])
+
+
+def share(state: State, name: str, made: Sequence[Tensor]) -> None:
+    """Know of what every rank gets from a collective that all have the same."""
+    if SHARING.search(name):
+        state.assumptions.share(made)
 
 
 def _exchanged(state: State, group: played.PlayedGroup, moved: Moved) -> tuple[str, list[Tensor]] | None:

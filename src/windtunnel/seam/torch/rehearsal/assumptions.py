@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
@@ -78,6 +78,8 @@ TOLD = ("", "sought")
 """What is known so well that a library's question needs no answer."""
 GUESSED = ("count", "index")
 """What is assumed if the user gives no answer."""
+OWN = ("number", "given", "finite")
+"""What ranks may have different values of, if no collective has given them one."""
 
 
 class Assumptions:
@@ -87,9 +89,29 @@ class Assumptions:
         self.state = state
         self.exact = KnownValues()
         self.known: WeakKeyDictionary[Tag, tuple[str, Number]] = WeakKeyDictionary()
+        self.shared: WeakSet[Tag] = WeakSet()  # unknown numbers that all ranks have, from collectives
+
+    def share(self, tensors: Iterable[Tensor]) -> None:
+        """A collective gave these to every rank."""
+        self.shared.update(tag for tag in map(tag_of, tensors) if tag is not HOST_TAG)
+
+    def _carry_shared(self, call: Call, out: object) -> None:
+        """What is made of shared numbers alone is shared."""
+        first = 1 if call.plan.name in OVERWRITING else 0  # what was there before does not matter
+        given, made = tensors_in((*call.args[first:], *call.kwargs.values())), tensors_in((out,))
+        if given and all(tag_of(one) in self.shared or self._is_number(one) for one in given):
+            self.share(self._placed(one, call.device) for one in made)
+        else:
+            self.shared.difference_update(map(tag_of, made))
+
+    def _is_number(self, tensor: Tensor) -> bool:
+        """Whether a tensor is one known number, such as a count of ranks."""
+        return tensor.numel() == 1 and (not is_physically_meta(tensor) or self.exact.of(tensor) is not None)
 
     def ran(self, call: Call, out: object) -> None:
         """An operator was run on shapes: learn of its results, forget what it wrote over."""
+        if self.shared:
+            self._carry_shared(call, out)
         exact = self.exact
         name = call.plan.name.removesuffix("_")
         may_tell = self.known or name in TELLING or (exact.any and name in ABSORBING)
@@ -228,15 +250,21 @@ class Assumptions:
             what, value = known
             if not what:
                 return value
-            self.note(what, value=str(int(value) if what == "overflow" else value))
+            self.note(what, value=str(int(value) if what == "overflow" else value), **self._whose(tensor, what))
             return value
         if self.state.assume is not None:
-            self.note("given", value=str(self.state.assume))
+            self.note("given", value=str(self.state.assume), **self._whose(tensor, "given"))
             return self.state.assume
         if tensor.is_floating_point() and tensor.numel() * tensor.element_size() <= MADE_UP:
-            self.note("number", value=str(FINITE))
+            self.note("number", value=str(FINITE), **self._whose(tensor, "number"))
             return FINITE
         raise UnsupportedError(refusal(self.state, "the program reads values of a device tensor"))
+
+    def _whose(self, tensor: Tensor, what: str) -> dict[str, int]:
+        """Whether each rank has a number of its own there; nothing where there is one rank, or all have it."""
+        ranks = int(self.state.machine.trace.facts.get("world_size", 1))
+        own = ranks > 1 and what in OWN and tensor.numel() == 1 and tag_of(tensor) not in self.shared
+        return {"own": 1} if own else {}
 
     def _taken(self, tensor: Tensor, values: Tensor) -> bool:
         """Whether a tensor is taken for its values: those that stand for others are noted, or the user gave another."""
