@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -75,6 +76,34 @@ def test_a_result_that_nobody_waited_for_leaves_no_wait_to_what_takes_its_place(
     torch.cuda.synchronize()
     dist.all_reduce(x)
     assert torch.cuda.memory_allocated() == before
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_memory_that_a_collective_alone_kept_is_free_when_it_has_ended(
+    session: windtunnel.Session, is_kept: bool
+) -> None:
+    out, small, kept = torch.empty(8 << 22, device="cuda"), torch.ones(8, device="cuda"), []
+
+    def gather() -> torch.futures.Future[object]:
+        x = torch.ones(1 << 22, device="cuda")
+        kept.append(x)
+        work = dist.all_gather_into_tensor(out, x, async_op=True)
+        assert work is not None
+        return work.get_future()
+
+    future = gather()
+    if not is_kept:
+        kept.clear()
+    time.sleep(1.0)
+    dist.all_reduce(small)  # NCCL's watchdog has seen the end of what came before
+    before = torch.cuda.memory_allocated()
+    for x in kept:
+        x.zero_()  # nobody has waited for the collective that reads it
+    again = torch.zeros(1 << 22, device="cuda")
+    assert torch.cuda.memory_allocated() == before + again.nbytes
+    future.wait()
+    codes = {one.code for one in session.findings()} & {"freed-in-use", "unsynchronized-access"}
+    assert codes == ({"unsynchronized-access"} if is_kept else set())
 
 
 def test_numbers_that_each_rank_has_of_its_own_are_told_from_those_that_all_have() -> None:

@@ -119,9 +119,13 @@ class Accesses:
         A loop that reads a tensor element by element, and waits for each, would otherwise look through all of them.
         """
         if len(self.writes) + len(self.reads) > self.room:
-            self.writes = [a for a in self.writes if not knows(clock, a.agent, a.epoch)]
-            self.reads = [a for a in self.reads if not knows(clock, a.agent, a.epoch)]
+            self.complete(clock)
             self.room = max(ROOM, 2 * (len(self.writes) + len(self.reads)))
+
+    def complete(self, clock: VectorClock) -> None:
+        """All that `clock` knows has ended: nothing needs to be ordered after it."""
+        self.writes = [a for a in self.writes if not knows(clock, a.agent, a.epoch)]
+        self.reads = [a for a in self.reads if not knows(clock, a.agent, a.epoch)]
 
     def unordered(self, clock: VectorClock) -> list[Access]:
         """The accesses that `clock` does not know to be complete."""

@@ -8,7 +8,7 @@ import struct
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -24,12 +24,13 @@ from windtunnel.ranks.calls import ON_CPU, Channel, Operation
 from windtunnel.seam.cuda_driver import FIRST_PCI_BUS
 from windtunnel.seam.torch.distributed import played
 from windtunnel.seam.torch.distributed.allowance import Allowance
-from windtunnel.seam.torch.distributed.communicators import ALL, Communicator, InFlight, Joins, Party
+from windtunnel.seam.torch.distributed.communicators import ALL, Communicator, Joins, Party
 from windtunnel.seam.torch.distributed.completions import Completion, Completions, Numbers
 from windtunnel.seam.torch.distributed.described import MASK, Described, Descriptions, Place
 from windtunnel.seam.torch.distributed.lending import Lender, Lending
 from windtunnel.seam.torch.distributed.nccl import NCCL_VERSION
 from windtunnel.seam.torch.distributed.nccl_settings import DEFAULTS, Settings
+from windtunnel.seam.torch.distributed.queued import Queued
 from windtunnel.seam.torch.distributed.replicas import Replicas
 from windtunnel.seam.torch.distributed.skew import Skew
 from windtunnel.seam.torch.distributed.under_way import Journeys, UnderWay
@@ -269,52 +270,6 @@ class Slate(struct.Struct):
         with torch._C._DisableTorchDispatch():
             self.mine_tensor = torch.frombuffer(self.mine, dtype=torch.int64)
             self.found_tensor = torch.frombuffer(self.found, dtype=torch.int64)
-
-
-class Queued:
-    """A collective in the machine: the event after it, and what else its Work's `wait` must do.
-
-    `tensors` are kept until somebody waits, as ProcessGroupNCCL's TensorShelf does: memory that a collective is still
-    at work on goes to nobody else. `site` and `call` are the line and the operation, `group` whose it is, `began_ns`
-    when it begins on the device, `timeout` how long it may take, `waited` whether somebody waited or took its future.
-
-    Of a message, `finish` waits for the other rank and gives the event, `message` is its tensors, which the Work keeps
-    for its own life (`outputs_` of ProcessGroupNCCL::pointToPoint), `sent_to` the receiver's number in the group, -1
-    for a receive, `batch` the one that it belongs to, `line` what else is in flight on its communicator.
-    """
-
-    def __init__(
-        self,
-        event: Event | None,
-        finish: Callable[[timedelta | None], Event | None] | None = None,
-        tensors: Sequence[object] = (),
-        message: Sequence[object] = (),
-    ) -> None:
-        self.event = event
-        self.finish = finish
-        self.tensors = tensors
-        self.message = message
-        self.sent_to, self.batch, self.size = -1, 0, 0
-        self.line: list[InFlight] = []
-        self.site, self.began_ns = 0, 0
-        self.call: Operation | None = None
-        self.group: Group | None = None
-        self.timeout: timedelta | None = None
-        self.waited = False
-        self.host = False
-        self.under_way: UnderWay | None = None  # until it is on its stream
-
-    def is_of(self, group: Group, call: Operation, site: int, timeout: timedelta | None, began_ns: int = 0) -> None:
-        """Whose it is, what was called and where, how long it may take, and when it began if it is on its stream."""
-        self.group, self.call, self.site, self.timeout = group, call, site, timeout
-        self.began_ns = began_ns
-
-    def settle(self, timeout: timedelta | None = None) -> None:
-        """Wait for the other rank of a message."""
-        if self.finish is not None:
-            self.event, self.finish = self.finish(timeout), None
-            if self in self.line:
-                self.line.remove(self)
 
 
 class DeviceFuture(torch.futures.Future[object]):
@@ -592,4 +547,9 @@ class Groups:
         """Let go of the tensors of collectives that are done."""
         if self.shelf:
             now = self.state.local.host.now_ns
-            self.shelf = [one for one in self.shelf if one.event and (one.event.time_ns or 0) > now]
+            shelf, self.shelf = self.shelf, []
+            for one in shelf:
+                if one.event is not None and (one.event.time_ns or 0) > now:
+                    self.shelf.append(one)
+                else:
+                    one.let_go()
