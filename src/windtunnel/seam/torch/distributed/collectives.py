@@ -16,9 +16,8 @@ from windtunnel.seam.torch.dispatch.asserts import AssertFailure
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.distributed import known_values, played
 from windtunnel.seam.torch.distributed.described import Described
-from windtunnel.seam.torch.distributed.groups import Group, Groups
+from windtunnel.seam.torch.distributed.groups import Group, Groups, Queued
 from windtunnel.seam.torch.distributed.nodata import answer, with_values
-from windtunnel.seam.torch.distributed.queued import Queued
 from windtunnel.seam.torch.distributed.under_way import UnderWay
 from windtunnel.seam.torch.distributed.values import (
     COMPOSED,

@@ -11,9 +11,8 @@ from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.dispatch.recorder import nothing
 from windtunnel.seam.torch.distributed import known_values, played
 from windtunnel.seam.torch.distributed.collectives import bytes_of, goes_on, meeting, place, set_off, stream_of, submit
-from windtunnel.seam.torch.distributed.groups import Group, Groups
+from windtunnel.seam.torch.distributed.groups import Group, Groups, Queued
 from windtunnel.seam.torch.distributed.nodata import lacks_values, with_values
-from windtunnel.seam.torch.distributed.queued import Queued
 from windtunnel.seam.torch.distributed.values import REDUCING, carried, check, delivered, divided, each, truth
 from windtunnel.seam.torch.distributed.work import CALLS
 from windtunnel.seam.torch.plans.arguments import Result, tensors_in

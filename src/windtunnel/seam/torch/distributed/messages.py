@@ -22,9 +22,8 @@ from windtunnel.seam.torch.distributed import known_values, played
 from windtunnel.seam.torch.distributed.collectives import bytes_of, is_dense, place, transferring
 from windtunnel.seam.torch.distributed.communicators import CLOCK_TAGS, Communicator, wire_tag
 from windtunnel.seam.torch.distributed.described import message
-from windtunnel.seam.torch.distributed.groups import NS, Group, Groups
+from windtunnel.seam.torch.distributed.groups import NS, Group, Groups, Queued
 from windtunnel.seam.torch.distributed.nodata import lacks_values, token, with_values
-from windtunnel.seam.torch.distributed.queued import Queued
 from windtunnel.seam.torch.distributed.values import check
 from windtunnel.seam.torch.distributed.work import CALLS
 from windtunnel.seam.torch.plans.arguments import Result

@@ -14,8 +14,7 @@ import torch.distributed as dist
 
 from windtunnel.machine.stream import Event
 from windtunnel.seam.torch.distributed import completion_hooks
-from windtunnel.seam.torch.distributed.groups import MILLISECOND, Groups
-from windtunnel.seam.torch.distributed.queued import Queued
+from windtunnel.seam.torch.distributed.groups import MILLISECOND, Groups, Queued
 from windtunnel.seam.torch.distributed.values import Reduces, factor_of
 
 if TYPE_CHECKING:

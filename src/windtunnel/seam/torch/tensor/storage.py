@@ -115,8 +115,6 @@ def _shape_copied(state: State, storage: Storage, index: int, non_blocking: bool
 
 
 def _moving(state: State) -> list[Patch]:
-    local = state.local
-
     def moved(self: Storage, index: int, non_blocking: bool = False) -> Storage:
         if index == _index(self) and not _is_meta(self):
             return self
@@ -124,7 +122,7 @@ def _moving(state: State) -> list[Patch]:
 
     def _copy_to(self: Storage, index: int, non_blocking: bool) -> Storage:
         refuse_meta(self)
-        if _lacks_values(self) or (index >= 0 and state.no_data and not local.valued):
+        if _lacks_values(self) or (index >= 0 and state.no_data and not state.local.valued):
             return _shape_copied(state, self, index, non_blocking)
         made = Storage(self.nbytes())  # type: ignore[no-untyped-call]
         if index >= 0:
