@@ -102,7 +102,7 @@ demo: environment
 PYTEST := -m pytest -n $(JOBS) -q --durations 20 --durations-min 5
 
 test: environment
-	$(RUN) $(PYTEST) -m "not long" $(ARGS)
+	$(RUN) $(PYTEST) -m "not long and not weekly" $(ARGS)
 
 test-long: environment
 	$(RUN) $(PYTEST) -m "long and not weekly" $(ARGS)

@@ -34,7 +34,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how", ["plain", "log"])
+@pytest.mark.parametrize("how", ["plain", pytest.param("log", marks=pytest.mark.weekly)])
 def test_few_played_ranks_measure_what_all_of_them_do(tmp_path, monkeypatch, how):
     (tmp_path / "train.py").write_text(TRAINING)
     job = Job(Program("script", "train.py", (how,)), "4xA100", {"no_data": True}, processes=4, folder=str(tmp_path))

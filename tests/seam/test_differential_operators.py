@@ -142,7 +142,11 @@ def test_random_programs_end_as_on_plain_pytorch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "parts"), [(7, FEW), *(pytest.param(part, PARTS, marks=pytest.mark.long) for part in range(PARTS))]
+    ("part", "parts"),
+    [
+        (7, FEW),
+        *(pytest.param(part, PARTS, marks=pytest.mark.weekly if part else pytest.mark.long) for part in range(PARTS)),
+    ],
 )
 def test_operators_do_what_they_do_on_plain_pytorch(part: int, parts: int) -> None:
     """In a process of its own: PyTorch's database, once imported, freezes flags of `torch.backends` for good."""

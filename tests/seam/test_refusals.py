@@ -202,7 +202,7 @@ def test_the_declarations_are_those_of_the_dispatcher() -> None:
 
 
 @pytest.mark.parametrize(
-    "kinds", ["kernels", pytest.param("operators,modules,optimizers,types", marks=pytest.mark.long)]
+    "kinds", ["kernels", pytest.param("operators,modules,optimizers,types", marks=pytest.mark.weekly)]
 )
 def test_pytorchs_databases_find_what_they_expect(kinds: str) -> None:
     """In a process of its own: PyTorch's database, once imported, freezes flags of `torch.backends` for good."""

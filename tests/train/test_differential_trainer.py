@@ -25,7 +25,7 @@ def test_one_process_agrees_with_a_hand_written_loop(strategy, count):
     assert differing((strategy, count)) == []
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_two_processes_agree_with_a_hand_written_loop():
     assert differing(("ddp", 12), ("fsdp", 12)) == []
 

@@ -60,7 +60,7 @@ def test_three_processes_agree_with_one(tmp_path):
         agree(result, single(training[2].get("batch_size", 48)))
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_five_processes_agree_with_one(tmp_path):
     """The last batch has 101 - 2 x 45 = 11 rows."""
     (result,) = launch_trainings(5, tmp_path, ("ddp", "pairs", {"batch_size": 45}))

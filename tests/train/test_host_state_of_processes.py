@@ -10,7 +10,7 @@ pytestmark = pytest.mark.long
 """Each starts programs of its own."""
 
 
-@pytest.mark.parametrize("gpus", [False, True])
+@pytest.mark.parametrize("gpus", [pytest.param(False, marks=pytest.mark.weekly), True])
 def test_two_processes_train_as_a_loop_by_hand(gpus, tmp_path):
     result = launch(2, tmp_path, gpus=gpus, program="host_cases.py")
     assert result == {"cases": len(CASES), "wrong": [{}, {}]}

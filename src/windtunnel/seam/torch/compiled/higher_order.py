@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from windtunnel.errors import UnsupportedError
-from windtunnel.ptx import inline
 from windtunnel.seam.torch.compiled.answers import Answers, about
 from windtunnel.seam.torch.dispatch.bits import WIDTHS
 from windtunnel.seam.torch.dispatch.generators import Emulated
@@ -218,6 +217,8 @@ def _inline_assembly(
     pack: int = 1,
 ) -> Tensor:
     """PTX over elements, which a graph has where torchao casts to MXFP8 on Blackwell."""
+    from windtunnel.ptx import inline  # a compiler, which few programs need
+
     given = torch.broadcast_tensors(*inputs)
     out = torch.empty_like(given[0], dtype=dtype)
     if out.is_meta:
