@@ -68,7 +68,7 @@ def main(pythons: list[str]) -> int:
         asked = subprocess.run([python, "-c", ASKED], env=environment, capture_output=True, text=True, check=True)
         versions = dict(zip(COLUMNS, asked.stdout.split(), strict=True))
         command = [python, "-W", "ignore", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-        command += [*tests_of(versions), "-m", "not long"]
+        command += [*tests_of(versions), "-m", "not long and not weekly"]
         done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
         counts = {kind: int(number) for number, kind in re.findall(r"(\d+) (passed|failed|errors?)\b", done.stdout)}
         passed = counts.pop("passed", 0)

@@ -15,7 +15,9 @@ class OverlappingOperands(NoteCheck):
     ## What it does
     Reports an operator that writes a view of a tensor while it reads another view with some of the same elements, as a
     shift by one column within one matrix does, and an operator that writes a view of which several elements are one
-    place of memory. Where both views are dense PyTorch raises an error of its own; others it lets pass.
+    place of memory, a tensor that stands twice in the list of a `_foreach` operator or of a fused optimizer among them.
+    Where both views are dense PyTorch raises an error of its own; others it lets pass. Of operators over lists the
+    first call with its sizes is looked at.
 
     ## Why it is bad
     A GPU's threads come in no order: some read an element before it is written and some afterwards, so the result

@@ -486,6 +486,8 @@ class Dispatch(TorchDispatchMode):
             self.deviations.check(plan.name, args, out)
             cost = self.costs[name] = machine.price(machine.devices[device], signature(call, tf32))
             machine.first_use(self.local.host, machine.devices[device], plan.name)
+            if plan.written and plan.lists:
+                overlaps.look_in_lists(self.state, call)
             self.state.sites.frame()  # sees a stand-in's function, should it be one (`Finder.stand_in_ran`)
         local, state, stream = self.local, self.state, self.local.streams[device]
         if cost.is_large:

@@ -16,7 +16,7 @@ from windtunnel.machine.overlap import Strided, strided, surely_overlap
 from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.state.late import byte_range
 from windtunnel.seam.torch.state.state import State
-from windtunnel.seam.torch.tags import storage_of
+from windtunnel.seam.torch.tags import NOWHERE, storage_of
 
 Tensor = torch.Tensor
 FIRST = (0,)
@@ -46,8 +46,35 @@ def look(state: State, call: Call) -> None:
         if not what and not one_value and _shares_with_itself(written):
             what = "writes"
         if what:
-            name = call.plan.name.partition("::")[2].partition(".")[0]
-            state.notes.note("overlapping-operands", state.site(), operator=name, what=what, device=tag.device)
+            _note(state, call, what, tag.device)
+
+
+def look_in_lists(state: State, call: Call) -> None:
+    """The same, of an operator over lists: places of a list are computed apart, so two must not write one memory."""
+    written = {id(tensor) for tensor in call.written()}
+    rows = []
+    for value in call.given:
+        for place, tensor in enumerate(value if isinstance(value, list | tuple) else (value,)):
+            if isinstance(tensor, Tensor) and tensor.layout is torch.strided and not tensor.is_nested:
+                tag, (start, end) = storage_of(tensor)._wt, byte_range(tensor)
+                rows += [(id(tag), start, end, place, id(tensor) in written, tag.device)] if end > start else []
+    rows.sort()
+    what, device = "", NOWHERE
+    reached: list[tuple[int, int, int, int, bool, int]] = []
+    for row in rows:
+        reached = [other for other in reached if other[0] == row[0] and other[2] > row[1]]
+        for other in reached:
+            if (row[4] or other[4]) and other[1:4] != row[1:4]:
+                what, device = "writes" if row[4] and other[4] else "reads", row[5]
+        reached.append(row)
+    same = call.plan.card.access == "writes" and all(is_written for *_, is_written, _ in rows)
+    if what and not same:
+        _note(state, call, what, device)
+
+
+def _note(state: State, call: Call, what: str, device: int) -> None:
+    name = call.plan.name.partition("::")[2].partition(".")[0]
+    state.notes.note("overlapping-operands", state.site(), operator=name, what=what, device=device)
 
 
 def _is_apart(call: Call) -> bool:
