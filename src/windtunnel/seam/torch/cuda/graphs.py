@@ -98,6 +98,7 @@ class Graph:
     """What `torch.cuda.CUDAGraph` does, on the machine's clock."""
 
     _state: State
+    _captured = False  # also of one that was called with unknown words
 
     def __init__(self, keep_graph: bool = False) -> None:
         torch.cuda._lazy_init()
@@ -311,7 +312,7 @@ class Graph:
     def __del__(self) -> None:
         if self._state.generation == State.generation:
             self.reset()
-            for place in self._places:
+            for place in vars(self).get("_places", ()):
                 place.graphs.discard(id(self))
                 if not place.graphs:
                     _give_back(place.blocks)
