@@ -118,6 +118,7 @@ dist.all_reduce(torch.ones(8, device="cuda"))
 """
 
 
+@pytest.mark.long
 def test_a_thread_that_looks_after_something_may_sleep_as_long_as_it_likes(windtunnel, tmp_path):
     (tmp_path / "looks.py").write_text(LOOKS_AFTER)
     done = windtunnel("run", "--cluster", "1x4xH100", "looks.py")
@@ -144,6 +145,7 @@ if rank == 0:
 READ = "it is assumed that what the program read from last.pt at resumes.py:7 does not change its steps"
 
 
+@pytest.mark.long
 def test_what_an_attempt_reads_that_an_earlier_one_has_written_is_named(windtunnel, tmp_path):
     (tmp_path / "resumes.py").write_text(RESUMES)
     done = windtunnel("run", "-v", "--cluster", "3x8xH100", "resumes.py")
@@ -151,6 +153,7 @@ def test_what_an_attempt_reads_that_an_earlier_one_has_written_is_named(windtunn
     assert "assumed" in done.stderr.partition("verdict")[2]
 
 
+@pytest.mark.long
 def test_what_an_attempt_has_written_itself_is_not_named(windtunnel, tmp_path):
     (tmp_path / "resumes.py").write_text(RESUMES.replace('os.path.exists("last.pt")', "False"))
     done = windtunnel("run", "-v", "--cluster", "3x8xH100", "resumes.py")

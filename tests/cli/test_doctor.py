@@ -22,6 +22,7 @@ def test_a_machine_that_can_emulate_has_no_problem(windtunnel) -> None:  # missi
     assert subjects.count("PyTorch hook") > 10
 
 
+@pytest.mark.long
 def test_hooks_are_counted_unless_asked_for(windtunnel) -> None:
     assert "private hooks are as expected" in windtunnel("doctor").stdout
     assert windtunnel("doctor", "-v").stdout.count("PyTorch hook:") > 10

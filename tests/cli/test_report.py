@@ -17,6 +17,7 @@ def test_a_program_is_no_recording(windtunnel, tmp_path, command):
     )
 
 
+@pytest.mark.long
 def test_a_run_without_gpus_says_so(windtunnel, tmp_path):
     (tmp_path / "first.py").write_text("import torch; assert not torch.cuda.is_available()\n")
     done = windtunnel("run", "--gpus", "0", "first.py")

@@ -31,6 +31,7 @@ def test_lists_and_queries(windtunnel) -> None:
     assert windtunnel("smi", "--gpus", "0").returncode == 6
 
 
+@pytest.mark.long
 def test_a_program_sees_its_own_memory_in_nvidia_smi(windtunnel) -> None:  # mission 32
     done = windtunnel("run", "-q", "-c", HOLDS)
     assert done.returncode == 0, done.stderr
@@ -56,6 +57,7 @@ print(torch.version.cuda, cuda, pynvml.nvmlSystemGetCudaDriverVersion(), driver,
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [["--gpus", "H100"], ["--gpus", "H100", "--cuda-version", "12.4"]])
 def test_the_driver_is_one_that_the_programs_pytorch_runs_with(windtunnel, options) -> None:
     done = windtunnel("run", "-q", *options, "-c", VERSIONS)
@@ -86,6 +88,7 @@ print(codes, count.value, of_nvml.value, name.value)
 """
 
 
+@pytest.mark.long
 def test_the_drivers_libraries_answer_before_a_framework_is_imported(windtunnel) -> None:
     done = windtunnel("run", "-q", "--gpus", "V100,A100", "-c", BEFORE)
     assert (done.stdout, done.stderr) == ("NVIDIA A100-SXM4-40GB\n", "")
@@ -93,6 +96,7 @@ def test_the_drivers_libraries_answer_before_a_framework_is_imported(windtunnel)
     assert (done.stdout, done.stderr) == ("[0, 0, 0, 0, 0, 0] 2 2 b'NVIDIA A100-SXM4-40GB'\n", "")
 
 
+@pytest.mark.long
 def test_nvidia_smi_shows_the_gpus_of_the_run(windtunnel) -> None:
     done = windtunnel("run", "-q", "--gpus", "3xA100", "--no-python", "nvidia-smi", "-L")
     assert done.stdout.count("NVIDIA A100") == 3

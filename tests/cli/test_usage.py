@@ -93,6 +93,7 @@ def test_settings_come_from_pyproject_then_environment_then_flags(windtunnel, tm
     assert windtunnel("run", "--gpus", "3", *show, env=environment).stdout == '{"gpus": "3", "seed": 4}\n'
 
 
+@pytest.mark.long
 def test_every_rank_gets_a_gpu_when_nobody_says_how_many(windtunnel) -> None:
     show = ("--no-python", "sh", "-c", "echo $WINDTUNNEL_RUN")
     assert '{"gpus": "3"}' in windtunnel("run", "-q", "--nproc-per-node", "3", *show).stdout

@@ -209,6 +209,7 @@ def test_the_gpu_that_is_emulated_is_the_one_of_that_name_or_the_most_alike() ->
     )
 
 
+@pytest.mark.long
 def test_each_family_is_timed_by_shape_on_both_sides(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "windtunnel", "run", "-q", "--gpus", "A100", "--no-data", "--assume", "1", "-m"]
     line += ["tools.hardware.worker", "families", str(tmp_path / "out"), CONTEXT.text(), "products", "attention"]

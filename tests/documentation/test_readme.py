@@ -80,6 +80,7 @@ def test_both_languages_show_the_accuracy_of_make_accuracy():
         )
 
 
+@pytest.mark.long
 def test_the_first_program_trains_with_a_gpu_and_without(tmp_path):
     losses = []
     for gpus, device in (("V100", "cuda:0"), ("0", "cpu")):
@@ -91,6 +92,7 @@ def test_the_first_program_trains_with_a_gpu_and_without(tmp_path):
     assert losses[0] == pytest.approx(losses[1], rel=0.01)  # it is seeded
 
 
+@pytest.mark.long
 def test_the_gate_s_example_ends_with_64(tmp_path):
     (line,) = (command for command in OURS if "--fail-on" in command)
     command = [ROOT / word if word.startswith("examples/") else word for word in line]

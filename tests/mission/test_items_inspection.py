@@ -42,6 +42,7 @@ def test_nvidia_smi_table_of_four_cards():
 
 
 # mission 3, 4
+@pytest.mark.long
 @pytest.mark.parametrize("visible", ["0,2", "1,3"])
 def test_nvidia_smi_inside_a_program(visible, run):
     done = run(

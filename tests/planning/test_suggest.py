@@ -103,6 +103,7 @@ print(optimizer.defaults["fused"], plain.defaults["fused"], torch.get_float32_ma
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("trial", "printed"),
     [

@@ -142,6 +142,7 @@ def test_the_peak_survives_thinning(program):
     assert max(device["categories"]["other"]) == device["peak_bytes"] == 778 * 10 + 10**9
 
 
+@pytest.mark.long
 def test_a_hundred_thousand_operations_stay_below_ten_megabytes():
     program = Program()
     for number in range(100_000):

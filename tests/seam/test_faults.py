@@ -178,6 +178,7 @@ def test_slow_data_takes_modelled_time():
     assert spent("slow-data:ms=5,times=0") == pytest.approx(spent() + 2 * 5_000_000, abs=1000)
 
 
+@pytest.mark.long
 def test_a_worker_of_a_loader_dies():
     with emulate("1xV100", faults=["data-worker-dies"]):
         loader = DataLoader(TensorDataset(torch.ones(64, 2)), batch_size=1, num_workers=1)

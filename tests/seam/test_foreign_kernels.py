@@ -110,6 +110,7 @@ def test_other_libraries_kernels_are_refused(library, code, use, said, tmp_path,
     assert operator.attrgetter(use)(module)(None) == "made"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("library", "code", "use", "said"), LIBRARIES)
 def test_they_are_refused_in_a_run_without_a_framework_too(library, code, use, said, tmp_path):
     write_library(tmp_path, library, code)
@@ -128,6 +129,7 @@ KERNELS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("code", KERNELS.values(), ids=KERNELS)
 def test_a_run_that_compiles_cuda_ends_with_66(code, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))

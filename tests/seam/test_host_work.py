@@ -114,6 +114,7 @@ def test_what_is_computed_before_the_copy_is_data() -> None:
     assert host.measure(session.trace, RunTiming(8, 300_000), False, 0).kind == "data"
 
 
+@pytest.mark.long
 def test_a_plan_without_data_takes_the_host_s_work_from_a_run_with_data(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

@@ -379,6 +379,7 @@ Trainer(10**6, progress=False, checkpoint={folder!r}, callbacks=[Say()]).fit(
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_preemption_saves_and_exits_with_a_code(number, tmp_path):
     program = PROGRAM.format(helpers=str(Path(__file__).parent), folder=str(tmp_path / "checkpoints"))
@@ -472,6 +473,7 @@ def test_former_signal_handlers_are_put_back():
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "how", [kill.Series(6), kill.Series(6, back=0.5), kill.Series(6, writing=True), kill.Series(6, emulated=True)]
 )

@@ -33,8 +33,8 @@ def imported(replaced: Mapping[int, object], kept: Collection[str]) -> Iterator[
 
     `replaced` has what stands in a function's place, by the function's identity.
     """
-    for module in list(sys.modules.values()):
-        if str(getattr(module, "__name__", "")).partition(".")[0] in kept:
+    for place, module in list(sys.modules.items()):
+        if place.partition(".")[0] in kept:
             continue
         names = getattr(module, "__dict__", None)
         if not isinstance(names, dict) or replaced.keys().isdisjoint(map(id, names.values())):

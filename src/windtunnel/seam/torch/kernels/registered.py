@@ -36,6 +36,8 @@ class Registration(NamedTuple):
 
 ABOVE = {"AutogradCUDA": "AutogradCPU", "AutocastCUDA": "AutocastCPU"}
 """CUDA's keys above its kernels, and the CPU's in their place."""
+SUFFIXES = tuple(f"/{key}" for key in ABOVE)
+"""How the entries of these keys end among those of all libraries."""
 
 
 def patches(state: State) -> list[Patch]:
@@ -66,8 +68,9 @@ class Registered:
     def begin(self) -> None:
         """Take in what was registered before the emulation."""
         known: set[str] = torch.library._impls
-        for namespace, name, key in (entry.split("/") for entry in sorted(known)):
-            if key in ABOVE and namespace != "_":
+        above = sorted(entry for entry in known if entry.endswith(SUFFIXES))
+        for namespace, name, key in (entry.split("/") for entry in above):
+            if namespace != "_":
                 place = Registration(f"{namespace}::{name}", ABOVE[key])
                 if f"{namespace}/{name}/{place.key}" in known:  # which is out of reach beneath ours
                     self.on_cpu[place] = _refuse(place)
