@@ -93,15 +93,21 @@ class Ledger:
         with self._lock:
             entry = self._calls
             count = self.counts[channel] = self.counts.get(channel, 0) + 1
-            number = self._number("channel", channel)
-            row = number, count, self._number("operation", operation), self._number("site", site[:3]), int(state)
+            known, place = self._numbers, site[:3]
+            if (number := known.get(("channel", channel))) is None:
+                number = self._number("channel", channel)
+            if (called := known.get(("operation", operation))) is None:
+                called = self._number("operation", operation)
+            if (where := known.get(("site", place))) is None:
+                where = self._number("site", place)
+            row = number, count, called, where, int(state)
             CALL.pack_into(
                 self._map, RING_AT + entry % RING * CALL.size, *row, now_ns, 0, threading.get_ident() & THREAD
             )
             if number < CHANNELS:
                 COUNT.pack_into(self._map, COUNTS_AT + number * COUNT.size, count)
             self._calls = entry + 1
-            self.put(CALLS_AT, self._calls)
+            COUNT.pack_into(self._map, CALLS_AT * 8, self._calls)
         return entry
 
     def mark(self, entry: int, state: State, now_ns: int = 0) -> None:

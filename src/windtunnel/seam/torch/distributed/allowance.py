@@ -21,28 +21,27 @@ class GroupOptions(Protocol):
 class Allowance:
     """The time that calls of one backend may take.
 
-    What is added counts for every call until the first of them, which owns it, is done on the device.
+    What is `added` counts for every call until the first of them, which owns it, is done on the device.
     """
 
     def __init__(self, options: GroupOptions) -> None:
         self._options = options
-        self._added = NOTHING
+        self.added = NOTHING
         self._owned: list[tuple[int, timedelta]] = []  # when its owner is done, and how much
 
     def add(self, more: timedelta) -> None:
         """Add so much for the calls that come."""
-        self._added += more
+        self.added += more
 
     def timeout(self, now_ns: int) -> timedelta:
         """What a call has that is made now."""
         if self._owned:
-            self._added -= sum((more for end_ns, more in self._owned if end_ns <= now_ns), NOTHING)
+            self.added -= sum((more for end_ns, more in self._owned if end_ns <= now_ns), NOTHING)
             self._owned = [one for one in self._owned if one[0] > now_ns]
-        return self._options._timeout + self._added
+        return self._options._timeout + self.added
 
     def called(self, end_ns: int) -> None:
         """A call was made that is done at `end_ns`: it owns what no call before it does."""
-        if self._added:
-            mine = self._added - sum((more for _, more in self._owned), NOTHING)
-            if mine > NOTHING:
-                self._owned.append((end_ns, mine))
+        mine = self.added - sum((more for _, more in self._owned), NOTHING)
+        if mine > NOTHING:
+            self._owned.append((end_ns, mine))

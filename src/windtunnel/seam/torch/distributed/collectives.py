@@ -91,8 +91,8 @@ def run(dispatch: Dispatch, call: Call) -> Result:
     func, args, device, barrier = call.plan.func, call.args, call.device, name == "c10d::barrier"
     if barrier and device >= 0 and group.nccl and VERSION < GUESSED_UNTIL:
         device = call.device = next(iter(named["device_ids"]), _unnamed(dispatch, group))
-    reads = tensors_in((args[shape.reads],))
-    writes = reads if shape.writes == shape.reads else tensors_in((args[shape.writes],))
+    reads = _tensors(args[shape.reads])
+    writes = reads if shape.writes == shape.reads else _tensors(args[shape.writes])
     size, valueless = _size(name, group, reads, writes), any(map(is_physically_meta, (*reads, *writes)))
     reduces, seen = CALLS.reduces, [] if writes is reads else writes
     reduction = reduces.name if name in REDUCING else ""
@@ -107,18 +107,22 @@ def run(dispatch: Dispatch, call: Call) -> Result:
     def values() -> object:
         if valueless:
             known_values.carry(dispatch.state, group, known_values.Moved(name, named, reduction, reads, writes))
-            return answer(func, args[shape.writes])
+            return answer(func, writes)
+        if not dispatch.state.no_data:
+            return _values(dispatch, group, call, reduces, reads, writes)
         with with_values(dispatch.local):
-            return _values(dispatch, group, call, reduces)
+            return _values(dispatch, group, call, reduces, reads, writes)
 
     def put(stream: Stream, site: int) -> int:
-        began_ns = _put(dispatch, group, stream, described, (name, 0 if barrier else size), (reads, writes), site)
+        began_ns = stream.ready_ns
+        submit(dispatch, group, stream, (name, 0 if barrier else size), (reads, writes), site)
+        group.called(described.operation.name, began_ns, stream.ready_ns)
         if group.settings.check_nan and not barrier and not valueless:
             _check_nan(dispatch, group, stream, (name, int(named.get("root_rank", -1))), reads)
         return began_ns
 
     waits = barrier or group.settings.blocking
-    if stream is not None and not waits and CALLS.depth and goes_on(group):
+    if group.router is not None and stream is not None and not waits and CALLS.depth and goes_on(group):
         CALLS.queued = queued = Queued(None, tensors=(*reads, *writes))
 
         def finish(site: int) -> None:
@@ -127,7 +131,7 @@ def run(dispatch: Dispatch, call: Call) -> Result:
 
         site = set_off(dispatch, group, (described, stream, name), (values, finish), queued, writes)
         queued.is_of(group, described.operation, site, timeout)
-        return answer(func, args[shape.writes])
+        return answer(func, writes)
     with meeting(dispatch, group, described, stream, (name, device, size)) as site:
         out = values()
     for tensor in writes if device >= 0 and not valueless else ():  # gloo gives sparse ones new parts
@@ -147,22 +151,6 @@ def _size(name: str, group: Group, reads: Sequence[Tensor], writes: Sequence[Ten
     if name == "c10d::allgather_":  # ranks may bring different sizes, but all know every one's
         return sum(map(bytes_of, writes)) // group.size
     return sum(map(bytes_of, reads)) or group.size * sum(map(bytes_of, writes))
-
-
-def _put(
-    dispatch: Dispatch,
-    group: Group,
-    stream: Stream,
-    call: Described,
-    what: tuple[str, int],
-    touched: tuple[list[Tensor], list[Tensor]],
-    site: int,
-) -> int:
-    """Put a collective on its stream; when it begins there."""
-    began_ns = stream.ready_ns
-    submit(dispatch, group, stream, what, touched, site)
-    group.called(call.operation.name, began_ns, stream.ready_ns)
-    return began_ns
 
 
 def goes_on(group: Group) -> bool:
@@ -222,10 +210,12 @@ def stream_of(dispatch: Dispatch, group: Group, device: int, asynchronous: bool)
     if device < 0 or not group.nccl:
         return None
     groups: Groups = dispatch.state.groups
-    if not goes_on(group) or not CALLS.depth:
+    if groups.journeys.begun and not (CALLS.depth and goes_on(group)):
         groups.journeys.finish()
-    groups.connect(group, device)
-    group.shared.line_up(CALLS.batch, collective=True)
+    if device not in group.shared.connected:
+        groups.connect(group, device)
+    if group.shared.in_flight:
+        group.shared.line_up(CALLS.batch, collective=True)
     return groups.stream(group.shared, device, asynchronous)
 
 
@@ -245,7 +235,8 @@ def meeting(
         with groups.meeting(group, call, state.machine.ready_ns(host, stream, name), site) as start_ns:
             if not group.met:
                 groups.introduce(group, stream.device)
-            transferring(dispatch, name)
+            if state.strikes is not None:
+                transferring(dispatch, name)
             yield site
         _met(dispatch, group, stream, name, start_ns, site)
         return
@@ -281,8 +272,10 @@ def place(dispatch: Dispatch, group: Group, call: Call, *, scattered: bool = Fal
     Messages may be `scattered`: they go as they lie in memory (`check_gpu_single_tensor` of ProcessGroupNCCL.cpp).
     """
     call.device = _device(dispatch, group, call.given, scattered)
-    group = group.of_device(call.device)
-    call.args, call.kwargs = group.routed(call.plan.names, call.args, call.kwargs)
+    if call.device < 0:
+        group = group.of_device(call.device)
+    if group.router is not None:
+        call.args, call.kwargs = group.routed(call.plan.names, call.args, call.kwargs)
     return group
 
 
@@ -305,7 +298,7 @@ def _device(dispatch: Dispatch, group: Group, args: Iterable[object], scattered:
                 raise RuntimeError(
                     "NCCL does not support all_reduce with sparse tensors. Please use dense tensors instead."
                 )
-            if not scattered and tensor.layout is torch.strided and not is_dense(tensor):
+            if not scattered and tensor.layout is torch.strided and not (tensor.is_contiguous() or is_dense(tensor)):
                 raise ValueError("Tensors must be contiguous")
     if device is None:
         device = _unnamed(dispatch, group) if group.nccl and not group.takes_cpu else CPU
@@ -330,11 +323,18 @@ def is_dense(tensor: Tensor) -> bool:
     return tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
 
 
-def _values(dispatch: Dispatch, group: Group, call: Call, reduces: Reduces) -> object:
+def _tensors(value: object) -> list[Tensor]:
+    """The tensors of one argument."""
+    return tensors_in(value if isinstance(value, (list, tuple)) else (value,))
+
+
+def _values(
+    dispatch: Dispatch, group: Group, call: Call, reduces: Reduces, reads: list[Tensor], writes: list[Tensor]
+) -> object:
     """Run it on gloo to its end; an average comes here as a sum, to be divided, a premultiplied sum as a plain one."""
     name, func, args = call.plan.name, call.plan.func, call.args
     shape = COLLECTIVES[name]
-    types = set(map(TYPE, tensors_in(args)))
+    types = set(map(TYPE, (*reads, *writes)))
     if group.nccl:
         if types & CONVERTED:
             args = each(args, carried)
@@ -365,7 +365,7 @@ def _values(dispatch: Dispatch, group: Group, call: Call, reduces: Reduces) -> o
             each(args[shape.writes], truth)
     if reduces.mean:
         with torch._C._DisableTorchDispatch():
-            for tensor in tensors_in((args[shape.writes],)):
+            for tensor in _tensors(args[shape.writes]):
                 divided(tensor.detach(), group.size)
     return out
 
@@ -374,7 +374,9 @@ def _replayed(dispatch: Dispatch, reduces: Reduces, call: Call) -> object:
     """A captured collective in a graph's replay, in which the other ranks' graphs take part."""
     group = dispatch.state.groups.of(call.named()["process_group"]).of_device(call.device)
     args, kwargs = group.routed(call.plan.names, call.args, call.kwargs)
-    return _values(dispatch, group, call.but(args=args, kwargs=kwargs), reduces)
+    shape = COLLECTIVES[call.plan.name]
+    reads, writes = _tensors(args[shape.reads]), _tensors(args[shape.writes])
+    return _values(dispatch, group, call.but(args=args, kwargs=kwargs), reduces, reads, writes)
 
 
 def submit(
@@ -387,7 +389,8 @@ def submit(
 ) -> None:
     """Queue this rank's part of an operator with so many bytes; `stream` is ready when every rank is."""
     state = dispatch.state
-    state.groups.clear_shelf()
+    if state.groups.shelf:
+        state.groups.clear_shelf()
     state.machine.collective(state.local.host, stream, group.collective(what[0]), what[1], site)
     if state.machine.concurrent:
         state.order.touched(*touched, stream, site)

@@ -20,6 +20,7 @@ from windtunnel.gpus import versions
 from windtunnel.machine.order import knows
 from windtunnel.machine.stream import Event, Stream
 from windtunnel.ranks.calls import ON_CPU, Channel, Operation
+from windtunnel.ranks.calls import State as Progress
 from windtunnel.seam.cuda_driver import FIRST_PCI_BUS
 from windtunnel.seam.torch.distributed import played
 from windtunnel.seam.torch.distributed.allowance import Allowance
@@ -106,6 +107,7 @@ class Group:
         self.takes_cpu = takes_cpu
         self.alone = alone
         self.settings = settings
+        self._times_out = settings.times_out
         self.present = list(range(self.size)) if present is None else list(present)
         self.is_partial = len(self.present) < self.size
         self.spread = spread_of(self.ranks)
@@ -221,13 +223,13 @@ class Group:
 
     def limit_ms(self, now_ns: int) -> int:
         """The same in milliseconds, 0 where nothing comes of it when it takes longer."""
-        if self.allowance is None or not self.settings.times_out:
+        if self.allowance is None or not self._times_out:
             return 0
         return int(self.allowance.timeout(now_ns) / MILLISECOND)
 
     def called(self, name: str, began_ns: int, end_ns: int) -> None:
         """A collective was queued that the device works on from `began_ns` to `end_ns`."""
-        if self.allowance is not None:
+        if self.allowance is not None and self.allowance.added:
             self.allowance.called(end_ns)
         self.numbered(name).ended(began_ns, end_ns)
 
@@ -473,7 +475,8 @@ class Groups:
         """
         if group.is_aborted():
             raise dist.DistBackendError(ABORTED.format(rank=group.rank))
-        played.require_even(self, group, call.operation)
+        if group.is_partial:
+            played.require_even(self, group, call.operation)
         if group.single:
             yield ready_ns
             return
@@ -482,7 +485,8 @@ class Groups:
         try:
             with self.watch.turn(group.lock), ExitStack() as stack:
                 if made is None:
-                    stack.enter_context(self.watch.inside(group.channel, call.operation, site))
+                    entry = self.watch.called(group.channel, call.operation, site, Progress.WAITING)
+                    stack.enter_context(self.watch.waiting(entry))
                 now_ns = self.state.local.host.now_ns if made is None else made[1]
                 rows = group.meet((ready_ns, *call[1:], now_ns, group.limit_ms(now_ns)))
                 ready, marks, sent, received, hosts, limits_ms = zip(*rows, strict=True)

@@ -50,7 +50,7 @@ def lacks_values(values: Iterable[object]) -> bool:
 
 def answer(func: OpOverload, written: object) -> object:
     """What the c10d operator `func` returns that has written `written`: that and a Work, or a Work alone."""
-    work = finished(tensors_in((written,)))
+    work = finished(tensors_in(written if isinstance(written, (list, tuple)) else (written,)))
     return work if len(func._schema.returns) == 1 else (written, work)
 
 

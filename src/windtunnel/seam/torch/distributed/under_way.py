@@ -92,21 +92,21 @@ class Journeys:
     def __init__(self, watcher: Watch, core: Core) -> None:
         self._watcher = watcher
         self._core = core
-        self._all: list[UnderWay] = []
+        self.begun: list[UnderWay] = []
         self._stock: Callable[..., object] | None = None
 
     def add(self, dispatch: Dispatch, one: UnderWay) -> None:
         """From now on every operator is looked at."""
-        self._all.append(one)
+        self.begun.append(one)
         if self._stock is None:
             self._watch(dispatch)
 
     def finish(self, everybody: bool = False) -> None:
         """Wait for what this thread, or any, has under way, and put it on its stream."""
         me = threading.get_ident()
-        while self._all and (mine := next((one for one in self._all if everybody or one.thread == me), None)):
-            self._all.remove(mine)
-            if not self._all:
+        while self.begun and (mine := next((one for one in self.begun if everybody or one.thread == me), None)):
+            self.begun.remove(mine)
+            if not self.begun:
                 self._unwatch()
             with self._watcher.waiting(mine.entry):
                 ready_ns = mine.ready_ns()
@@ -116,7 +116,7 @@ class Journeys:
 
     def forget(self) -> None:
         """In a forked child, which has none of the threads that carry them."""
-        self._all.clear()
+        self.begun.clear()
         self._unwatch()
 
     def meet(self, func: OpOverload, args: Arguments, kwargs: Keywords | None) -> None:
@@ -126,9 +126,9 @@ class Journeys:
         tensors = tensors_in((*args, *(kwargs or {}).values()))
         if any(device_of(tensor) != CPU for tensor in tensors) or _on_device((kwargs or {}).get("device")):
             self.finish()
-        if self._all:
+        if self.begun:
             touched = {tensor.untyped_storage()._cdata for tensor in tensors if tensor.layout is torch.strided}
-            for one in self._all:
+            for one in self.begun:
                 if touched & one.written:
                     one.arrive()
 

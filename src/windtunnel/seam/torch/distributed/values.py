@@ -116,12 +116,14 @@ def each(values: Result, change: Callable[[Tensor], Tensor]) -> Result:
         return change(values)
     if not isinstance(values, (list, tuple)):
         return values
-    return type(values)(
-        [
-            change(one) if isinstance(one, Tensor) else each(one, change) if isinstance(one, (list, tuple)) else one
-            for one in values
-        ]
-    )
+    made = []
+    for one in values:
+        if isinstance(one, Tensor):
+            one = change(one)
+        elif isinstance(one, (list, tuple)):
+            one = each(one, change)
+        made.append(one)
+    return type(values)(made)
 
 
 def carried(tensor: Tensor) -> Tensor:

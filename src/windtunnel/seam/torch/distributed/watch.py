@@ -256,7 +256,7 @@ class Watch:
         if self.ledger is None or entry < 0:
             yield
             return
-        if not posts:
+        if not posts and entry not in self._waits:
             self._waits_in(entry)
         try:
             yield

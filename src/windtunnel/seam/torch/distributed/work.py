@@ -126,7 +126,7 @@ def _as_sum(arguments: Iterable[object]) -> Iterator[None]:
     else:
         asked = None
     operation: Reduction | None = next(filter(_is_reduction, arguments), None) if asked is None else asked.reduceOp
-    factor = factor_of(asked)
+    factor = factor_of(asked) if operation == dist.ReduceOp.PREMUL_SUM else None
     mean = asked is not None and operation == dist.ReduceOp.AVG
     before, CALLS.reduces = CALLS.reduces, Reduces(operation)
     if mean or factor is not None:
@@ -168,7 +168,8 @@ class Waiting:
                 queued.under_way.then.append(self.wait)
                 return True
             self._groups.journeys.finish()
-        queued.settle(timeout)
+        if queued.finish is not None:
+            queued.settle(timeout)
         if queued.event is not None:
             self._groups.wait(queued.event)
             queued.tensors = ()
@@ -274,6 +275,8 @@ def _work_class(groups: Groups) -> Callable[..., Waiting]:
             self._others = others
 
         def __del__(self) -> None:
-            groups.dropped(self._queued)
+            queued = self._queued
+            if queued.tensors or not queued.waited or queued.under_way is not None:
+                groups.dropped(queued)
 
     return Work
