@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
@@ -69,6 +69,7 @@ COLLECTIVES = {
 }
 
 TYPE = attrgetter("dtype")
+NOTHING = nullcontext()
 FLAT = frozenset({"c10d::_allgather_base_", "c10d::_reduce_scatter_base_"})
 """Collectives of which NCCL compares the number of elements, gloo the shapes as well."""
 
@@ -83,22 +84,19 @@ def run(dispatch: Dispatch, call: Call) -> Result:
     """A collective of all ranks of a group."""
     groups: Groups = dispatch.state.groups
     name, named = call.plan.name, call.named()
-    group = groups.of(named["process_group"])
-    shape = COLLECTIVES[name]
-    if group is None:
+    if (found := groups.of(named["process_group"])) is None:
         return dispatch.compute(call.but(device=CPU))
-    group = place(dispatch, group, call)
+    group, shape = place(dispatch, found, call), COLLECTIVES[name]
     func, args, device, barrier = call.plan.func, call.args, call.device, name == "c10d::barrier"
     if barrier and device >= 0 and group.nccl and VERSION < GUESSED_UNTIL:
         device = call.device = next(iter(named["device_ids"]), _unnamed(dispatch, group))
     reads = _tensors(args[shape.reads])
     writes = reads if shape.writes == shape.reads else _tensors(args[shape.writes])
     size, valueless = _size(name, group, reads, writes), any(map(is_physically_meta, (*reads, *writes)))
-    reduces, seen = CALLS.reduces, [] if writes is reads else writes
-    reduction = reduces.name if name in REDUCING else ""
+    reduces, reduction = CALLS.reduces, CALLS.reduces.name if name in REDUCING else ""
     if group.nccl:
         check(name, reads, writes, group.size, reduction)
-    described = groups.descriptions.collective(name, reads, seen, group.place, reduction, named)
+    described = groups.descriptions.collective(name, reads, writes, group.place, reduction, named)
     asynchronous, timeout = bool(named.get("async_op", True)), group.timeout(dispatch.local.host.now_ns)
     stream = stream_of(dispatch, group, device, asynchronous)
     if dispatch.recorder is not None:
@@ -108,9 +106,7 @@ def run(dispatch: Dispatch, call: Call) -> Result:
         if valueless:
             known_values.carry(dispatch.state, group, known_values.Moved(name, named, reduction, reads, writes))
             return answer(func, writes)
-        if not dispatch.state.no_data:
-            return _values(dispatch, group, call, reduces, reads, writes)
-        with with_values(dispatch.local):
+        with with_values(dispatch.local) if dispatch.state.no_data else NOTHING:
             return _values(dispatch, group, call, reduces, reads, writes)
 
     def put(stream: Stream, site: int) -> int:

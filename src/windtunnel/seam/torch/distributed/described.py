@@ -67,7 +67,8 @@ class Descriptions:
         reduction: str = "",
         named: Mapping[str, object] | None = None,
     ) -> Described:
-        """A collective by its operator's name; by a rank at its `place`."""
+        """A collective by its operator's name, in place where it writes what it reads; by a rank at its `place`."""
+        writes = () if writes is reads else writes
         root = -1 if named is None else named.get("root_rank", -1)
         splits = _splits(named) if named is not None and "output_split_sizes" in named else EVEN
         key = name, reduction, root, splits, place, *map(FORM, reads), None, *map(FORM, writes)

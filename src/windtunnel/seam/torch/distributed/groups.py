@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from windtunnel.seam.torch.state.state import State
     from windtunnel.seam.torch.tags import Tag
 
-
 DUPLICATE = (
     "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:93, invalid usage (run with NCCL_DEBUG=WARN for "
     "details), NCCL version {version}\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
@@ -106,8 +105,7 @@ class Group:
         self.nccl = nccl
         self.takes_cpu = takes_cpu
         self.alone = alone
-        self.settings = settings
-        self._times_out = settings.times_out
+        self.settings, self._times_out = settings, settings.times_out
         self.present = list(range(self.size)) if present is None else list(present)
         self.is_partial = len(self.present) < self.size
         self.spread = spread_of(self.ranks)
@@ -115,8 +113,7 @@ class Group:
         self.place: Place = self.rank, self.size, tuple(self.present)
         self.shared = Communicator()
         self.pairs: dict[int, Communicator] = {}
-        self.eager = False
-        self.met = False
+        self.eager, self.met = False, False
         self.single = len(self.place[2]) == 1 or alone  # there is nobody to meet
         self.allowance: Allowance | None = getattr(carrier.inner, "_wt_allowance", None)  # None for other backends
         self._calls: dict[str, Signature] = {}
