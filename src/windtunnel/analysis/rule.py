@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from windtunnel.cost.cache import as_reused
 from windtunnel.cost.model import CostModel
 from windtunnel.trace.finding import Finding
 from windtunnel.trace.operation import Kind, Lane, Signature
@@ -73,6 +74,7 @@ class Remedy:
     ) -> Change:
         """Another kernel in a row's place, the host's time for its call with it."""
         model = self.old[lane.device]
+        signature = as_reused(signature, self.trace.signatures[row[2]])
         length_ns = model.kernel(signature).duration_ns
         gap_ns += model.dispatch_ns(signature.name) - model.dispatch_ns(self.name(row))
         size_bytes = signature.read_bytes + signature.written_bytes

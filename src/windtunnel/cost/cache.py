@@ -54,6 +54,13 @@ def told(parts: dict[int, float]) -> str:
     return " ".join(f"{step}:{part}" for step, part in eighths.items() if part)
 
 
+def as_reused(signature: Signature, other: Signature) -> Signature:
+    """The call with what is known of another one's operands, if nothing is known of its own."""
+    if not other.detail or other.detail[-1][0] != REUSED or (signature.detail and signature.detail[-1][0] == REUSED):
+        return signature
+    return signature._replace(detail=(*signature.detail, other.detail[-1]))
+
+
 def without_reuse(signature: Signature) -> Signature:
     """The same call, whatever L2 holds of its operands."""
     detail = signature.detail

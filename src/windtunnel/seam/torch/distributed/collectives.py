@@ -105,7 +105,7 @@ def run(dispatch: Dispatch, call: Call) -> Result:
     def values() -> object:
         if valueless:
             known_values.carry(dispatch.state, group, known_values.Moved(name, named, reduction, reads, writes))
-            return answer(func, writes)
+            return answer(func, args[shape.writes])
         with with_values(dispatch.local) if dispatch.state.no_data else NOTHING:
             return _values(dispatch, group, call, reduces, reads, writes)
 
@@ -127,7 +127,7 @@ def run(dispatch: Dispatch, call: Call) -> Result:
 
         site = set_off(dispatch, group, (described, stream, name), (values, finish), queued, writes)
         queued.is_of(group, described.operation, site, timeout)
-        return answer(func, writes)
+        return answer(func, args[shape.writes])
     with meeting(dispatch, group, described, stream, (name, device, size)) as site:
         out = values()
     for tensor in writes if device >= 0 and not valueless else ():  # gloo gives sparse ones new parts
