@@ -50,6 +50,8 @@ Checks = Literal["all", "sample", "none"]
 Triple = tuple[int, int, int]
 SAMPLED_BLOCKS = 8
 COUNTED_BLOCKS = 2
+PARTS_OF_A_LINE = 4
+"""Sectors of 32 bytes."""
 MOST_INSTRUCTIONS = 1 << 32
 """Of a warp in loops; one that spends more never ends, as far as anybody waits."""
 OUTPUT_BYTES = 1 << 20
@@ -440,7 +442,10 @@ class Run:
         wanted = SAMPLED_BLOCKS if self.request.checks == "sample" else COUNTED_BLOCKS
         if self.request.checks == "all" or blocks <= wanted + 1:
             return []
-        return sorted({i * (blocks - 1) // (wanted - 1) for i in range(wanted)})
+        spread = [i * (blocks - 1) // (wanted - 1) for i in range(wanted)]
+        # Rows begin at another part of a line from block to block, over and over: each part in its turn.
+        inner = [number - number % PARTS_OF_A_LINE + i % PARTS_OF_A_LINE for i, number in enumerate(spread)]
+        return sorted({0, *inner[1:-1], blocks - 1})
 
     def _in_turn(self, checking: int, looked_at: list[int], frames: Frames) -> None:
         """One block after another, those that are looked at first."""
