@@ -43,6 +43,11 @@ torch::Tensor row_sum(torch::Tensor x) {
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return out;
 }
+torch::Tensor on_default(torch::Tensor x) {
+  auto out = torch::empty({x.size(0)}, x.options());
+  row_sum_kernel<float><<<x.size(0), 128, 128 * sizeof(float)>>>(x.data_ptr<float>(), out.data_ptr<float>(), x.size(1));
+  return out;
+}
 torch::Tensor too_many(torch::Tensor x) {
   row_sum_kernel<float><<<1, 2048>>>(x.data_ptr<float>(), x.data_ptr<float>(), 1);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
@@ -84,7 +89,7 @@ torch::Tensor on_host(torch::Tensor x) { return x.to(at::kCPU).to(at::kCUDA); }
 void silu(torch::Tensor &out, const torch::Tensor &in) { out.copy_(in * at::sigmoid(in)); }
 TORCH_LIBRARY(windtunnel_tests, m) { m.def("silu(Tensor! out, Tensor x) -> ()"); m.impl("silu", torch::kCUDA, &silu); }
 """
-FUNCTIONS = ["row_sum", "too_many", "unchecked", "leaking", "on_host", "turn", "turn_without_leave"]
+FUNCTIONS = ["row_sum", "on_default", "too_many", "unchecked", "leaking", "on_host", "turn", "turn_without_leave"]
 DECLARED = "\n".join(f"torch::Tensor {name}(torch::Tensor x);" for name in FUNCTIONS)
 
 
@@ -116,6 +121,20 @@ def test_blocks_of_a_cooperative_launch_wait_for_each_other(session: Session) ->
         module.turn(torch.zeros(32 * 5000, device="cuda"))
     with pytest.raises(RuntimeError, match="unspecified launch failure"):
         module.turn_without_leave(x)
+
+
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
+def test_a_launch_on_the_default_stream_is_no_part_of_a_graph(session: Session) -> None:
+    """https://github.com/huggingface/candle/pull/3596"""
+    module, x = built(), torch.ones(4, 10, device="cuda")
+    module.on_default(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = module.on_default(x)
+    assert found.tolist() == [10.0] * 4
+    x.fill_(2)
+    graph.replay()
+    assert found.tolist() == [10.0] * 4
 
 
 def test_without_data_a_launch_takes_its_time_and_memory() -> None:

@@ -355,6 +355,24 @@ def test_side_streams_join_the_capture(session: Session) -> None:
     assert not [finding for finding in session.findings() if finding.code == "unsynchronized-access"]
 
 
+def test_what_a_stream_of_its_own_does_happens_once(session: Session) -> None:
+    x, kept, side = torch.zeros(8, device="cuda"), torch.zeros(8, device="cuda"), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.full((8,), 7.0, device="cuda").mul(2)  # leaves memory: a capture lets nothing be allocated beside it
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="relaxed"):
+        inside = x + 1
+        with torch.cuda.stream(side):
+            outside = torch.full((8,), 7.0, device="cuda").mul(2)
+            kept.add_(3)
+    torch.cuda.synchronize()
+    assert (inside[0].item(), outside[0].item(), kept[0].item()) == (0, 14, 3)
+    x.fill_(4)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert (inside[0].item(), outside[0].item(), kept[0].item()) == (5, 14, 3)
+
+
 def test_a_replay_is_ordered_as_one_operation(session: Session) -> None:
     x = torch.ones(4, device="cuda")
     graph, y = captured(lambda: x + 1)

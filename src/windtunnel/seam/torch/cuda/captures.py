@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -79,6 +79,7 @@ class CaptureMode(Above):
         self.steps: list[CapturedOperator | Wait] = []
         self.saved: dict[int, tuple[Storage, Tensor]] = {}
         self.own: dict[int, Storage] = {}  # by identity
+        self.outside: dict[int, Tensor] = {}  # what other streams wrote there
         self.reads: weakref.WeakKeyDictionary[Tag, None] = weakref.WeakKeyDictionary()
         self.writes: weakref.WeakKeyDictionary[Tag, None] = weakref.WeakKeyDictionary()
         self.again: Again | None = None
@@ -103,7 +104,8 @@ class CaptureMode(Above):
         written = [tensor for tensor in call.written() if _has_storage(tensor)]
         if self.dispatch.state.no_data:
             out = call.func(*call.args, **call.kwargs)
-            self._use_all(call, out, written)
+            if not self._is_outside(call, out):
+                self._use_all(call, out, written)
             return out
         for tensor in call.tensors():
             self._hold(tensor)
@@ -119,11 +121,30 @@ class CaptureMode(Above):
                 return out
         finally:
             self._apart = before
+        if self._is_outside(call, out):
+            self.happened(written)
+            return out
         out = self._twins(out, given, {})
         on_device = any(tag_of(tensor).device >= 0 for tensor in tensors_in((*call.given, out)))
         if on_device and call.plan.kernel and self.again is not nothing:
             self._write_down(call, out, written)
         return out
+
+    def _is_outside(self, call: Call, out: object) -> bool:
+        """Whether a stream that is not captured ran an operator: it has happened, and the graph has no part in it."""
+        devices = (tag_of(tensor).device for tensor in tensors_in((*call.given, out)))
+        device = next((found for found in devices if found >= 0), -1)
+        return device >= 0 and self.dispatch.local.streams[device].capture is None
+
+    def happened(self, written: Iterable[Tensor]) -> None:
+        """Another stream has written these during the capture, at whose end they keep what it wrote."""
+        with C._DisableTorchDispatch():
+            for storage in map(storage_of, filter(_has_storage, written)):
+                graph = getattr(storage, "_wt_graph", None)
+                if graph is not None and id(graph) in self.own:
+                    self.outside[id(graph)] = bytes_in(storage).clone()
+                elif storage._cdata in self.saved:
+                    self.saved[storage._cdata] = storage, bytes_in(storage).clone()
 
     def launched(
         self,
@@ -207,6 +228,9 @@ class CaptureMode(Above):
         for storage in self.own.values():
             bytes_in(storage).zero_()
         self.pool.give_back()
+        for key, before in self.outside.items():
+            bytes_in(self.own[key]).copy_(before)
+        self.outside.clear()
 
     # ------------------------------------------------------------------ the record
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -49,3 +49,6 @@ class Capturing(Protocol):
 
     def launched(self, plan: Plan, compute: Callable[..., Sequence[int]], tensors: Arguments) -> None:
         """Write a launch down that runs now."""
+
+    def happened(self, written: Iterable[torch.Tensor]) -> None:
+        """A stream that is not captured has written these."""

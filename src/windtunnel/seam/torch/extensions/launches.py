@@ -135,7 +135,9 @@ class Launcher:
         launched = Launched(self, function, shape, arguments)
         dispatch = emulation()
         if self.state.no_data or dispatch is None or dispatch.recorder is None or stream.capture is None:
-            launched.submit(stream)  # nothing is captured, or only the machine's work is, or this stream is another
+            written = launched.submit(stream)  # nothing is captured, or only the machine's work is, or another stream
+            if dispatch is not None and dispatch.recorder is not None:
+                self._happened(dispatch.recorder, function, arguments, written)
             return
         pointers = self._pointers(function.kernel, arguments)
         with torch._C._DisableTorchDispatch():  # these are no operators of the program
@@ -153,6 +155,15 @@ class Launcher:
         again = LaunchPlan(Again(f"cuda::{demangled(function.name)}", repeat))
         capturing: Capturing = dispatch.recorder  # type: ignore[assignment]
         capturing.launched(again, compute, tensors)
+
+    def _happened(self, recorder: object, function: KernelFunction, arguments: bytes, written: set[int]) -> None:
+        """A stream that is not captured has run a kernel."""
+        memory = [one for one in self._pointers(function.kernel, arguments) if one.start in written]
+        with torch._C._DisableTorchDispatch():  # these are no operators of the program
+            found = map(self.addresses.tensor, memory)
+            tensors = [tensor for tensor in found if tensor is not None]
+        capturing: Capturing = recorder  # type: ignore[assignment]
+        capturing.happened(tensors)
 
     def compute(self, function: KernelFunction, shape: LaunchShape, arguments: bytes, stream: Stream) -> ptx.Launch:
         """The values of a launch, and what it did."""

@@ -131,15 +131,18 @@ class Launch:
             self.state.failure.surface()
         if not self.state.no_data and _has_products(self.kernel):
             self._check_resources()
-        recorder = self.dispatch.recorder
+        recorder = None if self.state.no_data else self.dispatch.recorder
+        capturing: Capturing = recorder  # type: ignore[assignment]
+        tensors = tuple(tensor for _, tensor in self.tensors)
         if self.apart is not None:
-            self.apart.append(self._apart([tensor for _, tensor in self.tensors]))
-        elif recorder is not None and not self.state.no_data:
+            self.apart.append(self._apart(tensors))
+        elif recorder is not None and self.state.local.streams[self.device].capture is not None:
             again = Again(f"triton::{self.kernel.__name__}", self._again)
-            capturing: Capturing = recorder  # type: ignore[assignment]
-            capturing.launched(LaunchPlan(again), self._submit, tuple(tensor for _, tensor in self.tensors))
+            capturing.launched(LaunchPlan(again), self._submit, tensors)
         else:
-            self._submit(*(tensor for _, tensor in self.tensors))
+            written = self._submit(*tensors)
+            if recorder is not None:
+                capturing.happened([tensors[at] for at in written])
 
     def _apart(self, tensors: Sequence[Tensor]) -> Apart:
         """Compute a kernel of a compiled graph, whose launch comes later (`compiled.program`)."""
