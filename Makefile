@@ -99,7 +99,7 @@ demo: environment
 	$(RUN) -m windtunnel.demo $(ARGS)
 
 # Each prints its slowest tests: one that comes to take long is made cheaper, or marked `long`.
-PYTEST := -m pytest -n $(JOBS) -q --durations 20 --durations-min 5
+PYTEST := -m pytest -n $(JOBS) --dist loadgroup -q --durations 20 --durations-min 5
 
 test: environment
 	$(RUN) $(PYTEST) -m "not long and not weekly" $(ARGS)

@@ -167,7 +167,7 @@ def test_the_table_gives_more_time_and_never_less() -> None:
     assert page.seconds(file, "TestClipGradNormCUDA::test_no_gradients_cuda", 120) == 120
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_what_skips_itself_on_two_gpus_runs_on_one(tmp_path: Path) -> None:
     (tmp_path / "test_cuda.py").write_text(COUNTED)
     runner = Runner(tmp_path, EMULATED, 60, 2 << 30)

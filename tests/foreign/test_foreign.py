@@ -286,7 +286,7 @@ def test_curves_that_cannot_be_read_are_one_sentence() -> None:
         pass
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_a_short_fuzz_run_gets_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few files of each format by `make fuzz`, in a process of its own."""
     import subprocess

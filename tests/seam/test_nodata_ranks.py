@@ -14,8 +14,8 @@ import pytest
 from windtunnel.trace.operation import Kind
 from windtunnel.trace.trace import Record, Trace
 
-pytestmark = pytest.mark.long
-"""Each starts programs of its own."""
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("ranks without data")]
+"""Each starts programs of its own, and most read what one pair of runs says."""
 
 PROGRAM = Path(__file__).parent / "programs" / "parallelisms.py"
 WAYS = ("ddp", "ddp_accumulating", "fsdp1", "fsdp2", "fsdp2_mixed", "tensor", "tensor_and_fsdp2", "pipeline")

@@ -153,7 +153,7 @@ def test_training_moves_between_numbers_of_gpus(session, before, after, tmp_path
 
 
 # mission 130
-@pytest.mark.long
+@pytest.mark.weekly
 def test_training_moves_between_numbers_of_processes(tmp_path):
     inputs, target = housing()
     options = {"batch_size": 48, "folder": str(tmp_path / "checkpoints"), "max_epochs": 1}

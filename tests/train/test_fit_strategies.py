@@ -49,7 +49,7 @@ def test_two_processes_agree_with_one(tmp_path):
 
 
 # mission 125
-@pytest.mark.long
+@pytest.mark.weekly
 def test_three_processes_agree_with_one(tmp_path):
     """Of 101 rows in batches of 99, three of 33, the last two go to one process: two have none and take the step."""
     options: list[dict] = [{}, {}, {"batch_size": 99}]

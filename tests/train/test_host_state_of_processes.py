@@ -6,11 +6,11 @@ import pytest
 from host_cases import CASES
 from training import launch
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.weekly]
 """Each starts programs of its own."""
 
 
-@pytest.mark.parametrize("gpus", [pytest.param(False, marks=pytest.mark.weekly), True])
+@pytest.mark.parametrize("gpus", [False, True])
 def test_two_processes_train_as_a_loop_by_hand(gpus, tmp_path):
     result = launch(2, tmp_path, gpus=gpus, program="host_cases.py")
     assert result == {"cases": len(CASES), "wrong": [{}, {}]}
