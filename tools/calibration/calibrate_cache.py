@@ -16,7 +16,7 @@ import numpy as np
 
 from tools.corpus import tables
 from tools.fitting import Array, Residuals, rounded, search, write
-from windtunnel.cost.cache import ON_PACKAGE_BITS, REUSED, step_of, told
+from windtunnel.cost.cache import ON_PACKAGE_BITS, REUSED, beyond, step_of, told
 from windtunnel.machine.reuse import LEAST_BYTES
 from windtunnel.trace.operation import Signature
 
@@ -64,7 +64,7 @@ def in_a_loop(signature: Signature, moved_bytes: int) -> Signature:
 
 def parts(card: Card, of: Constants) -> tuple[Array, Array]:
     """Microseconds of L2 for what it holds, and the bytes that it does not."""
-    missed = 1.0 / (1.0 + (of["room"] * card.l2_bytes / card.size) ** of["steepness"])
+    missed = beyond(card.size, of["room"] * card.l2_bytes, of["steepness"])
     return card.size * (1.0 - missed) / (of[card.kind] * card.bus_bits * card.clock_mhz), card.size * missed
 
 

@@ -91,15 +91,14 @@ def published() -> dict[tuple[str, str, str], float]:
 def calls() -> list[Call]:
     """The published lines that are recorded."""
     times, found = published(), dict[tuple[str, str, str], Call]()
-    with gzip.open(FOLDER / CALLS, "rt", encoding="utf-8") as file:
-        for row in map(json.loads, file):
-            key = (row["kind"], row["shape"], row["label"])
-            if (ms := times.get(key)) is not None:
-                signatures = tuple(recordings.signature(one) for one in row["signatures"])
-                major, _, minor = CUDA.partition(".")
-                of = recordings.Recording(key[2], GPU, key[0], (int(major), int(minor)), ms, signatures,
-                                          tuple(row["order"]))  # fmt: skip
-                found[key] = Call(*key, ms, of)
+    major, _, minor = CUDA.partition(".")
+    for row in recordings.lines(FOLDER / CALLS):
+        key = (row["kind"], row["shape"], row["label"])
+        if (ms := times.get(key)) is not None:
+            signatures = tuple(recordings.signature(one) for one in row["signatures"])
+            of = recordings.Recording(key[2], GPU, key[0], (int(major), int(minor)), ms, signatures,
+                                      tuple(row["order"]))  # fmt: skip
+            found[key] = Call(*key, ms, of)
     return list(found.values())
 
 

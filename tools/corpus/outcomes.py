@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
+from math import log
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -52,6 +53,19 @@ def middle_and_tail(some: Sequence[Outcome]) -> tuple[float, float]:
     """The median of their errors and the 90th percentile."""
     errors = sorted(abs(one.ratio - 1.0) for one in some)
     return median(errors), errors[int(0.9 * (len(errors) - 1))]
+
+
+def figures_of(some: Sequence[Outcome], named: Callable[[Outcome], str]) -> dict[str, str | float]:
+    """A row of figures: errors, the share inside the band, and the one that is worst predicted, by its name."""
+    middle, tail = middle_and_tail(some)
+    worst = max(some, key=lambda one: abs(log(one.ratio)))
+    return {
+        "number": len(some),
+        "median": round(100 * middle, 1),
+        "p90": round(100 * tail),
+        "inside": round(100 * sum(one.inside for one in some) / len(some)),
+        "worst": f"{named(worst)}: {worst.ratio:.2g} times as long",
+    }
 
 
 def errors_of(some: Sequence[Outcome]) -> str:

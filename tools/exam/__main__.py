@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from tools.calibration import calibrate_neighbours
-from tools.corpus.outcomes import Outcome, middle_and_tail, show, summarize
+from tools.corpus.outcomes import Outcome, figures_of, show, summarize
 from tools.docs import figures
 from tools.exam import kernelbench, left_out, rows
 from tools.exam.kernelbench import Row
@@ -75,15 +75,8 @@ LEAST_ROWS = 12
 
 def entry(some: list[Row]) -> dict[str, str | float]:
     """The figures of a row of docs/exam.md: errors, share inside the range, and the program that is worst predicted."""
-    middle, tail = middle_and_tail([row.outcome for row in some])
-    worst = max(some, key=lambda row: abs(np.log(row.outcome.ratio)))
-    return {
-        "number": len(some),
-        "median": round(100 * middle, 1),
-        "p90": round(100 * tail),
-        "inside": round(100 * sum(row.outcome.inside for row in some) / len(some)),
-        "worst": f"{worst.program.number} on {worst.gpu}: {worst.outcome.ratio:.2g} times as long",
-    }
+    rows = {row.outcome: row for row in some}
+    return figures_of([row.outcome for row in some], lambda one: f"{rows[one].program.number} on {rows[one].gpu}")
 
 
 def own_kernels() -> dict[str, dict[str, str | float | None]]:
@@ -94,16 +87,8 @@ def own_kernels() -> dict[str, dict[str, str | float | None]]:
     for gpu, _, timings in tables:
         some = [next(every) for _ in timings]
         outcomes = [Outcome(one.timing.name, gpu.key, 1.0 / one.ratio, 1.0, width_of(one)) for one in some]
-        middle, tail = middle_and_tail(outcomes)
-        worst = max(outcomes, key=lambda one: abs(np.log(one.ratio)))
-        rows[gpu.key] = {
-            "what": f"{gpu.key.split('-')[0]}, kernels of its own, each left out",
-            "number": len(outcomes),
-            "median": round(100 * middle, 1),
-            "p90": round(100 * tail),
-            "inside": round(100 * sum(one.inside for one in outcomes) / len(outcomes)),
-            "worst": f"{worst.model}: {worst.ratio:.2g} times as long",
-        }
+        what = f"{gpu.key.split('-')[0]}, kernels of its own, each left out"
+        rows[gpu.key] = {"what": what, **figures_of(outcomes, lambda one: one.model)}
     return rows
 
 

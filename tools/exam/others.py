@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from math import log, prod
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -21,7 +21,7 @@ from torch.nn import functional
 
 import windtunnel
 from tools.corpus import tables
-from tools.corpus.outcomes import Outcome, middle_and_tail, summarize
+from tools.corpus.outcomes import Outcome, figures_of, summarize
 from tools.docs import figures
 from windtunnel import hosts
 from windtunnel.reports.parts.time import with_hosts
@@ -216,19 +216,6 @@ def kind_of(row: PrintedTime) -> str:
     return f"{'alone, from memory' if row.cleared else 'repeated'}: {KINDS.get(row.program, 'element-wise')}"
 
 
-def entry(some: Sequence[Outcome]) -> dict[str, str | float]:
-    """The figures of a row of docs/exam.md."""
-    middle, tail = middle_and_tail(some)
-    worst = max(some, key=lambda one: abs(log(one.ratio)))
-    return {
-        "number": len(some),
-        "median": round(100 * middle, 1),
-        "p90": round(100 * tail),
-        "inside": round(100 * sum(one.inside for one in some) / len(some)),
-        "worst": f"{worst.model} on {worst.group}: {worst.ratio:.2g} times as long",
-    }
-
-
 def write_figures(found: Sequence[tuple[PrintedTime, Outcome]]) -> None:
     """Write the table of docs/exam.md: by GPU, and by kind of program."""
     parts: dict[str, list[Outcome]] = defaultdict(list)
@@ -237,7 +224,10 @@ def write_figures(found: Sequence[tuple[PrintedTime, Outcome]]) -> None:
     for row, one in sorted(found, key=lambda pair: kind_of(pair[0])):
         parts[kind_of(row)].append(one)
     parts["all"] = [one for _, one in found]
-    figures.record("exam-others", {name: {"what": name, **entry(some)} for name, some in parts.items()})
+    figures.record("exam-others", {
+        name: {"what": name, **figures_of(some, lambda one: f"{one.model} on {one.group}")}
+        for name, some in parts.items()
+    })  # fmt: skip
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ clang names the callers in the comment after `.loc`: `header.h:144:1 @[ kernel.c
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Sequence
@@ -29,12 +30,13 @@ def of_the_program(text: str, hidden: Sequence[str]) -> str:
     numbers = {path: number for number, path in files.items()}
     folders = (*(os.path.abspath(folder) + os.sep for folder in hidden), *SYSTEM)
     added: list[str] = []
+    whole = functools.cache(_whole)  # a line has its callers again for each instruction
 
     def replaced(found: re.Match[str]) -> str:
         if not files.get(int(found[2]), "").startswith(folders):
             return found[0]
         for path, line, column in CALLER.findall(found[5]):
-            full = _whole(path)
+            full = whole(path)
             if not full.startswith(folders):
                 if full not in numbers:
                     numbers[full] = max(numbers.values(), default=0) + 1

@@ -16,12 +16,17 @@ from __future__ import annotations
 
 from functools import cache
 from math import log2
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from windtunnel.cost.files import read
 from windtunnel.gpus import Gpu
 from windtunnel.trace.operation import Signature
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Bytes = TypeVar("Bytes", float, "NDArray[np.float64]")
 ASSUMED_SHARE = 0.25
 """Working sets up to this part of the L2 cache are taken to be there since the kernel before wrote them; assumed."""
 ASSUMED_STEEPNESS = 8.0
@@ -89,19 +94,23 @@ def bytes_per_s(gpu: Gpu) -> float:
     return float(1e6 * gpu.clock_mhz * row["bytes_per_clock_and_bit"] * bus_bits)
 
 
+def beyond(distance_bytes: Bytes, room_bytes: float, steepness: float) -> Bytes:
+    """The part of bytes at such a distance that a cache with so much room no longer holds."""
+    part: Bytes = 1.0 / (1.0 + (room_bytes / distance_bytes) ** steepness)
+    return part
+
+
 def missed(gpu: Gpu, distance_bytes: float) -> float:
     """The part of bytes at such a distance that L2 no longer holds."""
-    if not gpu.l2_bytes:
-        return 1.0
     of = constants()
-    return float(1.0 / (1.0 + (of["room"] * gpu.l2_bytes / distance_bytes) ** of["steepness"]))
+    return beyond(distance_bytes, of["room"] * gpu.l2_bytes, of["steepness"]) if gpu.l2_bytes else 1.0
 
 
 def cold_part(gpu: Gpu, size: float, known: tuple[Reused, ...] = ()) -> float:
     """The part of a kernel's bytes that come from memory, or go there."""
     if not size or not gpu.l2_bytes:
         return 1.0
-    assumed = 1.0 / (1.0 + (ASSUMED_SHARE * gpu.l2_bytes / size) ** ASSUMED_STEEPNESS)
+    assumed = beyond(size, ASSUMED_SHARE * gpu.l2_bytes, ASSUMED_STEEPNESS)
     held = sum(one.part * (1.0 - missed(gpu, one.distance_bytes)) for one in known)
     return float(min(assumed, max(0.0, 1.0 - held)))
 

@@ -12,7 +12,8 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +44,22 @@ much work it has given to its devices and when that last grew, how many threads 
 and which is its main thread (times as of `time.monotonic_ns`, which the processes of a machine share)."""
 
 
+class TextNumbers(dict[tuple[str, object], int]):
+    """The numbers of texts, from 0 on in each kind: a text is said when it is first asked for."""
+
+    def __init__(self, say: Callable[[str, object], None]) -> None:
+        super().__init__()
+        self._say = say
+        self._sizes: Counter[str] = Counter()
+
+    def __missing__(self, key: tuple[str, object]) -> int:
+        kind, value = key
+        self._say(kind, value)
+        number = self[key] = self._sizes[kind]
+        self._sizes[kind] += 1
+        return number
+
+
 class Ledger:
     """Writes the calls of this process, which begins at `now_ns` of the clock of the head's times.
 
@@ -54,8 +71,7 @@ class Ledger:
         self.rank = rank
         self.counts: dict[Channel, int] = {}
         self._lock = threading.Lock()
-        self._numbers: dict[tuple[str, object], int] = {}
-        self._sizes: dict[str, int] = {}
+        self._numbers = TextNumbers(self.say)
         self._calls = 0
         with open(path, "xb+") as file:
             file.truncate(FIXED)
@@ -76,16 +92,6 @@ class Ledger:
         finally:
             os.close(descriptor)
 
-    def _number(self, kind: str, value: object) -> int:
-        key = (kind, value)
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._sizes.get(kind, 0)
-            self.say(kind, value)
-            self._numbers[key] = number
-            self._sizes[kind] = number + 1
-        return number
-
     # ------------------------------------------------------------------ calls
 
     def add(self, channel: Channel, operation: Operation, site: Site, state: State, now_ns: int) -> int:
@@ -93,14 +99,9 @@ class Ledger:
         with self._lock:
             entry = self._calls
             count = self.counts[channel] = self.counts.get(channel, 0) + 1
-            known, place = self._numbers, site[:3]
-            if (number := known.get(("channel", channel))) is None:
-                number = self._number("channel", channel)
-            if (called := known.get(("operation", operation))) is None:
-                called = self._number("operation", operation)
-            if (where := known.get(("site", place))) is None:
-                where = self._number("site", place)
-            row = number, count, called, where, int(state)
+            numbers = self._numbers
+            number = numbers["channel", channel]
+            row = number, count, numbers["operation", operation], numbers["site", site[:3]], int(state)
             CALL.pack_into(
                 self._map, RING_AT + entry % RING * CALL.size, *row, now_ns, 0, threading.get_ident() & THREAD
             )

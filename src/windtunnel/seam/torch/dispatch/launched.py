@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 import torch
 
-from windtunnel.seam.torch.plans.arguments import Arguments
 from windtunnel.seam.torch.plans.plan import Plan
 
 Tensor = torch.Tensor
@@ -42,13 +40,3 @@ class LaunchPlan(Plan):
         self.fresh = self.view = False
         self.mutated = ()
         self.mutated_keywords = ()
-
-
-class Capturing(Protocol):
-    """A graph's capture, above the emulation's mode."""
-
-    def launched(self, plan: Plan, compute: Callable[..., Sequence[int]], tensors: Arguments) -> None:
-        """Write a launch down that runs now."""
-
-    def happened(self, written: Iterable[torch.Tensor]) -> None:
-        """A stream that is not captured has written these."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+import torch
+
 from windtunnel.seam.torch.plans.call import Call
+from windtunnel.seam.torch.plans.plan import Plan
 
 Again = Callable[[Call], object]
 """Computes a captured operator in a replay."""
@@ -30,3 +33,12 @@ class Recorder(Protocol):
 
     def parts(self) -> AbstractContextManager[object]:
         """Enters both modes, for the parts of the operator that the recorder handles now."""
+
+    def launched(self, plan: Plan, compute: Callable[..., Sequence[int]], tensors: tuple[torch.Tensor, ...]) -> None:
+        """Write a kernel of the program's own down, which `compute` runs now and the plan's function in each replay.
+
+        `compute` returns the positions of the tensors that the kernel wrote.
+        """
+
+    def happened(self, written: Iterable[torch.Tensor]) -> None:
+        """A stream that is not captured has written these."""

@@ -107,7 +107,7 @@ def run(dispatch: Dispatch, call: Call) -> Result:
             known_values.carry(dispatch.state, group, known_values.Moved(name, named, reduction, reads, writes))
             return answer(func, args[shape.writes])
         with with_values(dispatch.local) if dispatch.state.no_data else NOTHING:
-            return _values(dispatch, group, call, reduces, reads, writes)
+            return _values(dispatch, group, call, reduces, set(map(TYPE, (*reads, *writes))))
 
     def put(stream: Stream, site: int) -> int:
         began_ns = stream.ready_ns
@@ -324,13 +324,10 @@ def _tensors(value: object) -> list[Tensor]:
     return tensors_in(value if isinstance(value, (list, tuple)) else (value,))
 
 
-def _values(
-    dispatch: Dispatch, group: Group, call: Call, reduces: Reduces, reads: list[Tensor], writes: list[Tensor]
-) -> object:
+def _values(dispatch: Dispatch, group: Group, call: Call, reduces: Reduces, types: set[torch.dtype]) -> object:
     """Run it on gloo to its end; an average comes here as a sum, to be divided, a premultiplied sum as a plain one."""
     name, func, args = call.plan.name, call.plan.func, call.args
     shape = COLLECTIVES[name]
-    types = set(map(TYPE, (*reads, *writes)))
     if group.nccl:
         if types & CONVERTED:
             args = each(args, carried)
@@ -370,9 +367,7 @@ def _replayed(dispatch: Dispatch, reduces: Reduces, call: Call) -> object:
     """A captured collective in a graph's replay, in which the other ranks' graphs take part."""
     group = dispatch.state.groups.of(call.named()["process_group"]).of_device(call.device)
     args, kwargs = group.routed(call.plan.names, call.args, call.kwargs)
-    shape = COLLECTIVES[call.plan.name]
-    reads, writes = _tensors(args[shape.reads]), _tensors(args[shape.writes])
-    return _values(dispatch, group, call.but(args=args, kwargs=kwargs), reduces, reads, writes)
+    return _values(dispatch, group, call.but(args=args, kwargs=kwargs), reduces, set(map(TYPE, tensors_in(args))))
 
 
 def submit(

@@ -590,11 +590,10 @@ class Groups:
 
     def clear_shelf(self) -> None:
         """Let go of the tensors of collectives that are done."""
-        if self.shelf:
-            now = self.state.local.host.now_ns
-            shelf, self.shelf = self.shelf, []
-            for one in shelf:
-                if one.event is not None and (one.event.time_ns or 0) > now:
-                    self.shelf.append(one)
-                else:
-                    one.let_go()
+        now = self.state.local.host.now_ns
+        shelf, self.shelf = self.shelf, []
+        for one in shelf:
+            if one.event is not None and (one.event.time_ns or 0) > now:
+                self.shelf.append(one)
+            else:
+                one.let_go()

@@ -229,7 +229,7 @@ def _slept(state: State, fold: Fold, stock: Callable[[float], None]) -> Callable
 
 def require_even(groups: AllGroups, group: PlayedGroup, operation: Operation) -> None:
     """Represent a group in which each pair exchanges a size of its own."""
-    if groups.fold is None or not group.is_partial or operation.name not in BY_PAIR:
+    if groups.fold is None or operation.name not in BY_PAIR:
         return
     if len(set(operation.sent)) > 1 or len(set(operation.received)) > 1:
         need(groups.fold, "group", group.ranks, f"{operation.name} at {groups.line} moves unequal parts")

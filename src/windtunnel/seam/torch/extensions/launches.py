@@ -23,8 +23,9 @@ from windtunnel.seam.cuda_runtime.managed import ManagedMemory
 from windtunnel.seam.cuda_runtime.modules import KernelFunction
 from windtunnel.seam.cuda_runtime.names import demangled, parameter_names
 from windtunnel.seam.torch.dispatch import asserts
-from windtunnel.seam.torch.dispatch.launched import Again, Capturing, LaunchPlan
+from windtunnel.seam.torch.dispatch.launched import Again, LaunchPlan
 from windtunnel.seam.torch.dispatch.mode import Dispatch, emulation
+from windtunnel.seam.torch.dispatch.recorder import Recorder
 from windtunnel.seam.torch.extensions.tensors import TensorAddresses, tag_in
 from windtunnel.seam.torch.extensions.without_data import Rehearsed
 from windtunnel.seam.torch.state.reuse import reusing_ranges
@@ -153,17 +154,14 @@ class Launcher:
             launched.repeat(stream, captured, replayed)
 
         again = LaunchPlan(Again(f"cuda::{demangled(function.name)}", repeat))
-        capturing: Capturing = dispatch.recorder  # type: ignore[assignment]
-        capturing.launched(again, compute, tensors)
+        dispatch.recorder.launched(again, compute, tensors)
 
-    def _happened(self, recorder: object, function: KernelFunction, arguments: bytes, written: set[int]) -> None:
+    def _happened(self, recorder: Recorder, function: KernelFunction, arguments: bytes, written: set[int]) -> None:
         """A stream that is not captured has run a kernel."""
         memory = [one for one in self._pointers(function.kernel, arguments) if one.start in written]
         with torch._C._DisableTorchDispatch():  # these are no operators of the program
             found = map(self.addresses.tensor, memory)
-            tensors = [tensor for tensor in found if tensor is not None]
-        capturing: Capturing = recorder  # type: ignore[assignment]
-        capturing.happened(tensors)
+            recorder.happened([tensor for tensor in found if tensor is not None])
 
     def compute(self, function: KernelFunction, shape: LaunchShape, arguments: bytes, stream: Stream) -> ptx.Launch:
         """The values of a launch, and what it did."""

@@ -16,7 +16,7 @@ from windtunnel.machine.memory.blocks import Block
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.living import living
 from windtunnel.seam.torch.dispatch import asserts
-from windtunnel.seam.torch.dispatch.launched import Again, Capturing, LaunchPlan
+from windtunnel.seam.torch.dispatch.launched import Again, LaunchPlan
 from windtunnel.seam.torch.dispatch.mode import Dispatch, emulation
 from windtunnel.seam.torch.plans.arguments import Arguments
 from windtunnel.seam.torch.state.blank import PIECES, unwritten
@@ -132,17 +132,16 @@ class Launch:
         if not self.state.no_data and _has_products(self.kernel):
             self._check_resources()
         recorder = None if self.state.no_data else self.dispatch.recorder
-        capturing: Capturing = recorder  # type: ignore[assignment]
         tensors = tuple(tensor for _, tensor in self.tensors)
         if self.apart is not None:
             self.apart.append(self._apart(tensors))
         elif recorder is not None and self.state.local.streams[self.device].capture is not None:
             again = Again(f"triton::{self.kernel.__name__}", self._again)
-            capturing.launched(LaunchPlan(again), self._submit, tensors)
+            recorder.launched(LaunchPlan(again), self._submit, tensors)
         else:
             written = self._submit(*tensors)
             if recorder is not None:
-                capturing.happened([tensors[at] for at in written])
+                recorder.happened([tensors[at] for at in written])
 
     def _apart(self, tensors: Sequence[Tensor]) -> Apart:
         """Compute a kernel of a compiled graph, whose launch comes later (`compiled.program`)."""
