@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import pytest
 from tools.corpus import tables
 
@@ -14,8 +15,9 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"
 NIC_GB_S = 50.0
 
 
-def time_us(gpu, network, kind, size, spread):
-    model = CostModel(gpus.find(gpu), network=networks.find(network, gpus.find(gpu).key))
+def time_us(gpu, network, kind, size, spread, **settings):
+    found = msgspec.structs.replace(networks.find(network, gpus.find(gpu).key), **settings)
+    model = CostModel(gpus.find(gpu), network=found)
     return model.collective_ns(kind, size, spread.ranks, spread) / 1000
 
 
@@ -106,6 +108,33 @@ def test_a_measured_table_is_what_its_network_takes(tmp_path):
         assert time_us("H100", str(file), kind, 16 * MIB, Spread(64, 8)) > 1.5 * usual
 
 
+@pytest.mark.parametrize("size", [KIB, MIB, GIB])
+def test_settings_leave_fewer_algorithms_and_protocols(size):
+    spread = Spread(16, 2)
+    free = time_us("H100", "dgx-h100", "all_reduce", size, spread)
+    alone = [time_us("H100", "dgx-h100", "all_reduce", size, spread, algorithms=[name])
+             for name in ("Ring", "Tree", "NVLSTree")]  # fmt: skip
+    assert min(alone) == free
+    assert time_us("H100", "dgx-h100", "all_gather", size, spread, algorithms=["Tree"]) == time_us(
+        "H100", "dgx-h100", "all_gather", size, spread
+    )
+    by = [time_us("H100", "dgx-h100", "send", size, Spread(2, 2), protocols=[name]) for name in ("LL", "Simple")]
+    assert min(by) == time_us("H100", "dgx-h100", "send", size, Spread(2, 2))
+
+
+def test_gpus_without_a_switch_take_what_they_have():
+    """NCCL falls back as well: an A100 has no NVLS."""
+    alone = time_us("A100", "p4d", "all_reduce", MIB, Spread(16, 2), algorithms=["NVLSTree"])
+    assert alone == time_us("A100", "p4d", "all_reduce", MIB, Spread(16, 2))
+
+
+def test_two_nodes_by_rings_alone_take_twice_as_long():
+    """p4d by NCCL_ALGO=RING reached 43.8 GB/s bus bandwidth (aws-samples/aws-efa-eks), p4de by trees 78.3."""
+    times = [time_us("A100", "p4de", "all_reduce", 2 * GIB, Spread(16, 2), algorithms=[name])
+             for name in ("Ring", "Tree")]  # fmt: skip
+    assert times[0] / times[1] == pytest.approx(78.3 / 43.8, rel=0.1)
+
+
 def test_one_node_is_timed_as_ever():
     model = CostModel(gpus.find("H100"), network=networks.find("ethernet-10", ""))
     assert model.collective_ns("all_reduce", MIB, 8, Spread(8)) == CostModel(gpus.find("H100")).collective_ns(
@@ -123,7 +152,8 @@ def test_the_constants_meet_what_was_published():
         kind = "send" if row["collective"] == "sendrecv" else row["collective"]
         ranks, size = int(row["n_ranks"]), int(row["size_bytes"])
         brought = max(1, size // ranks) if kind == "all_gather" else size
-        found = time_us(row["gpu"], row["network"], kind, brought, Spread(ranks, int(row["n_nodes"])))
+        settings = {name: row[name].split() for name in ("algorithms", "protocols") if row[name]}
+        found = time_us(row["gpu"], row["network"], kind, brought, Spread(ranks, int(row["n_nodes"])), **settings)
         errors.append(abs(math.log(found / float(row["time_us"]))))
     errors.sort()
     assert errors[len(errors) // 2] < 0.08

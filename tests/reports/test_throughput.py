@@ -65,6 +65,17 @@ def test_tokens_are_the_elements_of_whole_numbers_of_two_dimensions(program):
     assert tokens(program.trace) == 8 * 64 * 4 / 9
 
 
+def test_flat_tokens_are_what_an_embedding_takes_of_them(program):
+    """nanochat copies the tokens and the labels of a batch in one flat tensor."""
+    for number in range(5):
+        signature = Signature(HTOD, ((4096,),), detail=(("non_blocking", 0),))
+        program.now_ns += 5_000
+        program.row(Kind.COPY, Lane(0, 0), signature, Site("train.py", 10), program.now_ns, program.now_ns, 8 * 4096)
+        program.kernel("aten::embedding", shapes=((50304, 768), (2, 1024))).kernel(ns=1_000_000).step(number)
+    assert tokens(program.trace) == 2048
+    assert summarize(program.trace, []).samples is None
+
+
 def test_inputs_that_do_not_agree_say_nothing(program):
     for number in range(5):
         inputs(program, (16, 3), (20, 16)).kernel(ns=1_000_000).step(number)

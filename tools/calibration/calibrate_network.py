@@ -10,11 +10,13 @@ something was wrong ("problem") are not fitted and are not in the bands: the tab
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tools import fitting
@@ -38,8 +40,8 @@ PROBLEM = "problem"
 ASSUMED = (
     ("roce", "infiniband", "assumed: as InfiniBand"),
     ("sockets", "tcpxo", "assumed: as GPUDirect-TCPXO, the nearest that was measured"),
-    ("tcpxo", "efa-1", "assumed: as the first EFA, a plugin of a cloud whose messages a host process drives too"),
-    ("tcpx", "efa-1", "assumed: as the first EFA, a plugin of a cloud whose messages a host process drives too"),
+    ("tcpxo", "efa", "assumed: as EFA, a plugin of a cloud whose messages a host process drives too"),
+    ("tcpx", "efa", "assumed: as EFA, a plugin of a cloud whose messages a host process drives too"),
 )
 """Transports without rows: whose latency and share they get."""
 GENERATIONS = {"efa-2": 1.0, "efa-3": 0.65, "efa-4": 0.65 / 1.18}
@@ -59,10 +61,20 @@ class NetworkRow:
     size_bytes: int
     time_us: float
     problem: bool
+    algorithms: str
+    protocols: str
 
     @property
     def family(self) -> str:
         return "peer" if self.kind in ("all_to_all", "send") else "ring"
+
+    @property
+    def setting(self) -> tuple[str, ...]:
+        return self.network, self.gpu, self.algorithms, self.protocols
+
+    @property
+    def network_as_run(self) -> networks.Network:
+        return _network_as_run(self.network, self.algorithms, self.protocols)
 
     @property
     def brought_bytes(self) -> int:
@@ -76,7 +88,7 @@ def rows() -> list[NetworkRow]:
         kind = "send" if r["collective"] == "sendrecv" else r["collective"]
         found.append(
             NetworkRow(r["network"], kind, r["gpu"], int(r["n_ranks"]), int(r["n_nodes"]), int(r["size_bytes"]),
-                float(r["time_us"]), r["notes"].startswith(PROBLEM))
+                float(r["time_us"]), r["notes"].startswith(PROBLEM), r["algorithms"], r["protocols"])
         )  # fmt: skip
     return [row for row in found if row.network != "gb200-nvl72"]
 
@@ -91,12 +103,21 @@ def _network(key: str) -> networks.Network:
     return networks.find(key, "")
 
 
-COMMON = ("LL share", "LL128 base", "LL128 hop", "LL128 share", "Simple base", "Simple hop", "tree share",
-          "peer share", "peer hop", "peer low share")  # fmt: skip
-START = np.log(np.array([0.02, 16.0, 1.2, 0.23, 8.0, 4.4, 0.86, 0.97, 0.05, 0.05]))
-LOW = np.log(np.array([0.004, 0.5, 1.0, 0.05, 1.0, 1.0, 0.5, 0.5, 0.001, 0.01]))
-HIGH = np.log(np.array([0.6, 300.0, 10.0, 0.95, 1500.0, 30.0, 1.0, 1.0, 1.0, 0.5]))
-LATENCY, SHARE = (1.0, 2000.0), (0.2, 1.0)
+@cache
+def _network_as_run(key: str, algorithms: str, protocols: str) -> networks.Network:
+    """A network under a run's own NCCL_ALGO and NCCL_PROTO."""
+    changes = {"algorithms": algorithms.split(), "protocols": protocols.split()}
+    return msgspec.structs.replace(_network(key), **{name: words for name, words in changes.items() if words})
+
+
+COMMON = ("LL share", "LL128 base", "LL128 hop", "LL128 share", "Simple base", "Simple hop", "Simple once",
+          "Simple full", "tree share", "peer share", "peer hop", "peer low share")  # fmt: skip
+# The longest base of Simple and the least latency of a hop are NCCL's own: a hop between nodes takes 14.0 us by Simple
+# and 2.7 by LL (src/graph/tuning.cc, `hwLat`).
+START = np.log(np.array([0.02, 16.0, 1.2, 0.23, 8.0, 6.0, 2.0, 2e7, 0.86, 0.97, 0.05, 0.05]))
+LOW = np.log(np.array([0.004, 0.5, 1.0, 0.05, 1.0, 1.0, 1.0, 4e6, 0.5, 0.5, 0.001, 0.01]))
+HIGH = np.log(np.array([0.6, 300.0, 10.0, 0.95, 11.3, 30.0, 30.0, 6e7, 1.0, 1.0, 1.0, 0.5]))
+LATENCY, SHARE = (2.7, 2000.0), (0.2, 1.0)
 SMALL_BYTES, ENOUGH = 8 << 20, 3
 """A network's latency is fitted where so many rows are smaller, its share where one is from `HEAVY_BYTES` on."""
 
@@ -105,7 +126,8 @@ class NetworkModel:
     """The constants as a vector of logarithms: the common ones, then latency and share of each network with rows."""
 
     def __init__(self, chosen: list[NetworkRow]) -> None:
-        self.keys = keys = sorted({row.network for row in chosen})
+        self.count = Counter(row.network for row in chosen)
+        self.keys = keys = sorted(self.count)
         small = [row.network for row in chosen if row.size_bytes < SMALL_BYTES]
         large = {row.network for row in chosen if row.size_bytes >= HEAVY_BYTES}
         self.has_latency = [small.count(key) >= ENOUGH for key in keys]
@@ -117,11 +139,11 @@ class NetworkModel:
         self.high = np.concatenate([HIGH, np.log(np.array([[LATENCY[1], SHARE[1]]] * len(keys))).ravel()])
 
     def constants(self, at: Array) -> NetworkConstants:
-        ll_share, base, hop, share, simple_base, simple_hop, *others = np.exp(at[: len(COMMON)]).tolist()
+        ll_share, base, hop, share, simple_base, simple_hop, once, full, *others = np.exp(at[: len(COMMON)]).tolist()
         protocols = {
             LL: Protocol(0.0, 1.0, ll_share),
             LL128: Protocol(base, hop, share),
-            SIMPLE: Protocol(simple_base, simple_hop, 1.0),
+            SIMPLE: Protocol(simple_base, simple_hop, 1.0, once, full),
         }
         return NetworkConstants(protocols, *others)
 
@@ -133,29 +155,28 @@ class NetworkModel:
         found = {}
         for key in self.keys:
             transport = _network(key).transport
-            latency = latencies.get(key) or _latency(latencies, transport)
-            found[key] = Reach(latency, shares.get(key) or _median(shares, transport), "own")
+            latency = latencies.get(key) or _latency(latencies, self.count, transport)
+            found[key] = Reach(latency, shares.get(key) or _median(shares, self.count, transport), "own")
         return found
 
     def predict(self, at: Array, chosen: list[NetworkRow]) -> Array:
         constants, known = self.constants(at), self.reaches(at)
-        models: dict[tuple[str, str], Between] = {}
+        models: dict[tuple[str, ...], Between] = {}
         found = []
         for row in chosen:
-            model = models.get((row.network, row.gpu))
+            model = models.get(row.setting)
             if model is None:
-                reach = known.get(row.network) or usual(known, _network(row.network).transport)
-                model = Between(_network(row.network), _inside(row.gpu), constants, reach)
-                models[row.network, row.gpu] = model
+                reach = known.get(row.network) or usual(known, self.count, _network(row.network).transport)
+                model = Between(row.network_as_run, _inside(row.gpu), constants, reach)
+                models[row.setting] = model
             found.append(model.time_us(row.kind, row.brought_bytes, Spread(row.ranks, row.nodes)))
         return np.array(found)
 
     def fit(self, chosen: list[NetworkRow]) -> Array:
         measured = np.log(np.array([row.time_us for row in chosen]))
         # Each network counts alike, however many sizes somebody printed.
-        count = {key: sum(row.network == key for row in chosen) for key in self.keys}
         weights = np.array(
-            [(HEAVY if row.size_bytes >= HEAVY_BYTES else 1.0) / count[row.network] ** 0.5 for row in chosen]
+            [(HEAVY if row.size_bytes >= HEAVY_BYTES else 1.0) / self.count[row.network] ** 0.5 for row in chosen]
         )
 
         def loss_within(cut: float) -> Callable[[Array], float]:
@@ -177,30 +198,35 @@ class NetworkModel:
         return at
 
 
-def usual(known: dict[str, Reach], transport: str) -> Reach:
+def usual(known: dict[str, Reach], rows: Counter[str], transport: str) -> Reach:
     """What a network with a transport is taken to have that has no rows."""
-    latency = _latency({key: reach.latency_us for key, reach in known.items()}, transport)
-    return Reach(latency, _median({key: reach.share for key, reach in known.items()}, transport), "other")
+    latency = _latency({key: reach.latency_us for key, reach in known.items()}, rows, transport)
+    return Reach(latency, _median({key: reach.share for key, reach in known.items()}, rows, transport), "other")
 
 
-def _latency(known: dict[str, float], transport: str) -> float:
+def _latency(known: dict[str, float], rows: Counter[str], transport: str) -> float:
     """The median latency of the networks with a transport, or with another generation of it, or one like it."""
     now = GENERATIONS.get(transport, 0.0)
-    of = [value * now / GENERATIONS.get(_network(key).transport, math.inf) for key, value in known.items()]
-    return float(np.median([value for value in of if value] or [_median(known, transport)]))
+    of = {key: value * now / GENERATIONS.get(_network(key).transport, math.inf) for key, value in known.items()}
+    same = {key: value for key, value in of.items() if value}
+    return _middle(same, rows) if same else _median(known, rows, transport)
 
 
-def _median(known: dict[str, float], transport: str) -> float:
+def _median(known: dict[str, float], rows: Counter[str], transport: str) -> float:
     """The median of the networks with a transport, or one like it, or of all."""
     assumed = {name: like for name, like, _ in ASSUMED}
-    of = _with(known, transport) or _with(known, assumed.get(transport, "")) or list(known.values())
-    return float(np.median(of))
+    return _middle(_with(known, transport) or _with(known, assumed.get(transport, "")) or known, rows)
 
 
-def _with(known: dict[str, float], transport: str) -> list[float]:
+def _middle(known: dict[str, float], rows: Counter[str]) -> float:
+    """The median in which each network counts as often as it has rows, since few rows tell little."""
+    return float(np.median([value for key, value in known.items() for _ in range(rows[key])]))
+
+
+def _with(known: dict[str, float], transport: str) -> dict[str, float]:
     kind = transport.partition("-")[0]
-    exact = [value for key, value in known.items() if _network(key).transport == transport]
-    return exact or [value for key, value in known.items() if _network(key).transport.partition("-")[0] == kind]
+    exact = {key: value for key, value in known.items() if _network(key).transport == transport}
+    return exact or {key: value for key, value in known.items() if _network(key).transport.partition("-")[0] == kind}
 
 
 def fitted_on(chosen: list[NetworkRow]) -> tuple[NetworkModel, Array]:
@@ -282,11 +308,11 @@ def write(model: NetworkModel, at: Array, chosen: list[NetworkRow], bands: list[
     found: fitting.Tables = [("common", common)]
     found += [("protocol", {"name": name, **one._asdict()}) for name, one in constants.protocols.items()]
     for key, reach in known.items():
-        count = sum(row.network == key for row in chosen)
-        row: dict[str, Any] = {"key": key, "latency_us": reach.latency_us, "share": reach.share, "rows": count}
+        row: dict[str, Any] = {"key": key, "latency_us": reach.latency_us, "share": reach.share}
+        row["rows"] = model.count[key]
         found.append(("network", row | {"source": "fitted: nccl-tests on it"}))
     for name in sorted({_network(key).transport for key in networks.names()}):
-        reach = usual(known, name)
+        reach = usual(known, model.count, name)
         words = {transport: words for transport, _, words in ASSUMED}
         row = {"name": name, "latency_us": reach.latency_us, "share": reach.share}
         found.append(("transport", row | {"source": words.get(name, "fitted: the median of its networks")}))
@@ -299,9 +325,8 @@ def check() -> None:
     everything = rows()
     for words, problem in (("the constants as they are", False), ("published as problems, never fitted", True)):
         chosen = [row for row in everything if row.problem == problem]
-        models = {(row.network, row.gpu): Between(_network(row.network), _inside(row.gpu)) for row in chosen}
+        models = {row.setting: Between(row.network_as_run, _inside(row.gpu)) for row in chosen}
         times = [
-            models[row.network, row.gpu].time_us(row.kind, row.brought_bytes, Spread(row.ranks, row.nodes))
-            for row in chosen
+            models[row.setting].time_us(row.kind, row.brought_bytes, Spread(row.ranks, row.nodes)) for row in chosen
         ]
         show(words, chosen, np.array(times))

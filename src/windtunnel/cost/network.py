@@ -16,7 +16,7 @@ What nccl-tests measured on the network corrects all of it: by how much more or 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -32,11 +32,25 @@ LL, LL128, SIMPLE = "LL", "LL128", "Simple"
 
 
 class Protocol(NamedTuple):
-    """What a protocol costs beside its price within a node: microseconds, latencies a hop, and share of the rate."""
+    """What a protocol costs beside its price within a node: microseconds, latencies a hop, and share of the rate.
+
+    `hop` is of an all-reduce of `full_bytes` or more, whose chunks pass a hop one after another, as many of them as the
+    protocol's buffer has steps. What is smaller has fewer chunks, and the smallest passes at one latency. A collective
+    that passes the ring once does not wait for sums to come back: `once` is its `hop`.
+    """
 
     base_us: float
     hop: float
     share: float
+    once: float = 0.0
+    full_bytes: float = 0.0
+
+    def latencies(self, kind: str, size: float) -> float:
+        """Latencies that a hop of a collective of this size takes."""
+        if not self.full_bytes:
+            return self.hop
+        most = self.hop if kind == "all_reduce" else self.once
+        return 1.0 + (most - 1.0) * min(1.0, size / self.full_bytes)
 
 
 class NetworkConstants(NamedTuple):
@@ -123,29 +137,39 @@ class Between:
         between = (2 if kind == "all_reduce" else 1) * (nodes - 1)
         levels = 2 * math.ceil(math.log2(nodes))
         chained = kind in ("broadcast", "reduce")
+        algorithms = self._algorithms(kind, per_node)
         for path, protocol in self._protocols():
             begin = path.base_us + protocol.base_us
             wire = shared * protocol.share
             through = min(path.rate, wire) if per_node > 1 else wire
-            steps = path.hop_us * (hops - between) + latency * protocol.hop * between
-            yield begin + steps + (size if chained else chunk * (hops + path.own)) / through
-            if kind == "all_reduce":
+            hop_us = latency * protocol.latencies(kind, size)
+            steps = path.hop_us * (hops - between) + hop_us * between
+            if "Ring" in algorithms:
+                yield begin + steps + (size if chained else chunk * (hops + path.own)) / through
+            if "Tree" in algorithms:
                 through = wire * self.constants.tree_share / (1 if nodes == 2 else 2)
                 if per_node > 1:
                     through = min(path.rate / 2, through)
-                yield begin + 2 * path.hop_us * (per_node - 1) + latency * protocol.hop * levels + size / through
-        if kind == "all_reduce" and 0 < self.inside.switch_ranks <= per_node:
-            hop = self.constants.protocols[SIMPLE].hop
+                yield begin + 2 * path.hop_us * (per_node - 1) + hop_us * levels + size / through
+        if "NVLSTree" in algorithms:
+            hop = self.constants.protocols[SIMPLE].latencies(kind, size)
             through = shared * self.constants.tree_share / (1 if nodes == 2 else 2)
             for path in self.inside.paths["switch"]:
                 yield path.base_us + latency * hop * levels + size / min(path.rate, through)
 
+    def _algorithms(self, kind: str, per_node: int) -> list[str]:
+        """Those that NCCL has for a collective; of an all-reduce those that the settings leave, if they leave any."""
+        if kind != "all_reduce":
+            return ["Ring"]
+        switched = 0 < self.inside.switch_ranks <= per_node
+        return _left(["Ring", "Tree", *(["NVLSTree"] if switched else [])], self.network.algorithms)
+
     def _protocols(self) -> Iterator[tuple[Path, Protocol]]:
         """The candidates within a node, each with the protocol's part between nodes."""
         paths = self.inside.paths["ring"]
-        for number, path in enumerate(paths):
-            name = LL if number == 0 else SIMPLE if number == len(paths) - 1 else LL128
-            yield path, self.constants.protocols[name]
+        of = dict(zip((LL, LL128, SIMPLE) if len(paths) > 2 else (LL, SIMPLE), paths, strict=True))
+        for name in _left(list(of), self.network.protocols):
+            yield of[name], self.constants.protocols[name]
 
     def _peer_us(self, kind: str, size: int, ranks: int, nodes: int, rate: float) -> Iterator[float]:
         """Messages: what a rank sends and gets passes its own NICs, and its links for what stays in the node.
@@ -160,10 +184,12 @@ class Between:
         inside = 0.0
         if kind != "send" and per_node > 1:
             inside = self.inside.time_us(kind, round(chunk * per_node), per_node)
-        for path, name in zip(self.inside.paths["peer"], (LL, SIMPLE), strict=True):
-            hop = self.reach.latency_us * self.constants.protocols[name].hop
+        of = dict(zip((LL, SIMPLE), self.inside.paths["peer"], strict=True))
+        for name in _left(list(of), self.network.protocols):
+            path, protocol = of[name], self.constants.protocols[name]
+            begin = path.base_us + protocol.base_us + self.reach.latency_us * protocol.latencies(kind, chunk)
             share = self.constants.peer_low_share if name == LL else 1.0
-            yield max(path.base_us + hop + more + away * chunk / (own * share), inside)
+            yield max(begin + more + away * chunk / (own * share), inside)
 
     # ------------------------------------------------------------------ what was measured
 
@@ -186,6 +212,11 @@ class Between:
             if at <= right:
                 return math.exp(low + (high - low) * (at - left) / (right - left))
         return math.exp(points[-1][1])
+
+
+def _left(some: list[str], allowed: Sequence[str]) -> list[str]:
+    """Those of some algorithms or protocols that are allowed; all where none is."""
+    return [name for name in some if name in allowed] or some
 
 
 def _kind(name: str, size_bytes: int) -> tuple[str, int]:
@@ -213,7 +244,9 @@ def reach_of(network: Network) -> Reach:
 def fitted() -> NetworkConstants:
     """The constants that all networks have in common."""
     rows = read("network")
-    protocols = {row["name"]: Protocol(row["base_us"], row["hop"], row["share"]) for row in rows["protocol"]}
+    protocols = {
+        row["name"]: Protocol(**{key: value for key, value in row.items() if key != "name"}) for row in rows["protocol"]
+    }
     common = rows["common"][0]
     return NetworkConstants(
         protocols, common["tree_share"], common["peer_share"], common["peer_hop"], common["peer_low_share"]

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
@@ -28,6 +28,8 @@ FOLDER = Path(__file__).parent
 FALLBACK = "ethernet-100"
 """The network of GPUs that no maker's system of several nodes has."""
 
+Algorithm = Literal["Ring", "Tree", "NVLSTree"]
+Protocol = Literal["LL", "LL128", "Simple"]
 Count = Annotated[int, Meta(ge=1, le=1024)]
 Rate = Annotated[float, Meta(ge=1e6, le=1e13)]
 
@@ -37,8 +39,10 @@ class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     `transport` is how NCCL reaches the NICs, a row of `cost/data/network.toml`. The NICs of a node are spread over its
     `gpus_per_node`. The bandwidth between nodes is the NICs' over `oversubscription`. Of `nodes_per_nvlink` nodes the
-    GPUs are on one NVLink, as in a rack of NVL72. `latency_us` is what one hop between nodes takes within a collective,
-    and `share` the share of the NICs' rate that large collectives reach, where they are known; else they are modelled.
+    GPUs are on one NVLink, as in a rack of NVL72. `algorithms` and `protocols` are those that its maker's settings
+    leave to NCCL (NCCL_ALGO, NCCL_PROTO), all where there are none. `latency_us` is what one hop between nodes takes within
+    a collective, and `share` the share of the NICs' rate that large collectives reach, where they are known; else they
+    are modelled.
     `default_for` names the GPUs whose network this is where nobody says another. `sources` says where facts are from,
     `measured` what nccl-tests printed on the network.
     """
@@ -52,6 +56,8 @@ class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     nic_bandwidth_bytes_per_s: Rate
     oversubscription: Annotated[float, Meta(ge=1, le=1000)] = 1.0
     nodes_per_nvlink: Count = 1
+    algorithms: list[Algorithm] = []
+    protocols: list[Protocol] = []
     latency_us: Annotated[float, Meta(gt=0, le=1e6)] | None = None
     share: Annotated[float, Meta(gt=0, le=1)] | None = None
     default_for: list[str] = []

@@ -64,14 +64,29 @@ def measure(trace: Trace) -> Samples | None:
 def tokens(trace: Trace) -> float | None:
     """The tokens of a steady step: the elements of int64 tensors of two dimensions that one line copies to a device.
 
-    Where several lines do, those of the line with most; None where none does.
+    A flat tensor counts as the indices that an embedding takes of it: all, or half where the labels lie behind them.
+    Where several lines copy such tensors, those of the line with most; None where none does.
     """
     inputs, steps = _inputs(trace)
+    looked_up = _looked_up(trace)
     counts: Counter[int] = Counter()
     for (site, shape, item_bytes), (times, _) in inputs.items():
-        if len(shape) == 2 and item_bytes == TOKEN_BYTES:
-            counts[site] += shape[0] * shape[1] * times
+        if item_bytes == TOKEN_BYTES and (number := prod(shape) if len(shape) == 2 else _flat(shape, looked_up)):
+            counts[site] += number * times
     return max(counts.values()) / steps if counts and steps else None
+
+
+def _looked_up(trace: Trace) -> set[int]:
+    """How many indices of two dimensions the program's embeddings take at once."""
+    found = (one.shapes[1] for one in trace.signatures if one.name == "aten::embedding" and len(one.shapes) > 1)
+    return {prod(shape) for shape in found if len(shape) == 2}
+
+
+def _flat(shape: tuple[int, ...], looked_up: set[int]) -> int:
+    """The tokens in a tensor of one dimension; 0 if it has none."""
+    if len(shape) != 1:
+        return 0
+    return max((number for number in looked_up if shape[0] in (number, 2 * number)), default=0)
 
 
 def _of_copies(trace: Trace) -> Samples | None:
@@ -79,8 +94,8 @@ def _of_copies(trace: Trace) -> Samples | None:
     inputs, steps = _inputs(trace)
     if steps < 1 or len({shape[0] for _, shape, _ in inputs}) != 1:
         return None
-    (site, shape, _), (times, _) = max(inputs.items(), key=lambda item: item[1][1])
-    if shape[0] < 2 or times < steps:
+    (site, shape, item_bytes), (times, _) = max(inputs.items(), key=lambda item: item[1][1])
+    if shape[0] < 2 or times < steps or (item_bytes == TOKEN_BYTES and _flat(shape, _looked_up(trace))):
         return None
     return Samples(shape[0] * times / steps, trace.sites[site], False)
 

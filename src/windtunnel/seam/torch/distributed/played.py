@@ -109,11 +109,11 @@ def place(fold: Fold, ranks: Sequence[int], rank: int) -> tuple[int, int]:
 class Member(dist.ProcessGroupGloo if dist.is_available() and dist.is_gloo_available() else object):  # type: ignore[misc]
     """gloo among those members of a group that are played."""
 
-    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta | None = None) -> None:
+    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta | None = None, **others: object) -> None:
         fold = read()
         ranks = making[-1] if making and len(making[-1]) == size else range(size)
         number, met = (rank, size) if fold is None else place(fold, ranks, rank)
-        super().__init__(store, number, met, timeout=timeout or timedelta(minutes=30))
+        super().__init__(store, number, met, timeout=timeout or timedelta(minutes=30), **others)
 
 
 @contextmanager
