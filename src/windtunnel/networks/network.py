@@ -40,11 +40,10 @@ class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `transport` is how NCCL reaches the NICs, a row of `cost/data/network.toml`. The NICs of a node are spread over its
     `gpus_per_node`. The bandwidth between nodes is the NICs' over `oversubscription`. Of `nodes_per_nvlink` nodes the
     GPUs are on one NVLink, as in a rack of NVL72. `algorithms` and `protocols` are those that its maker's settings
-    leave to NCCL (NCCL_ALGO, NCCL_PROTO), all where there are none. `latency_us` is what one hop between nodes takes within
-    a collective, and `share` the share of the NICs' rate that large collectives reach, where they are known; else they
-    are modelled.
-    `default_for` names the GPUs whose network this is where nobody says another. `sources` says where facts are from,
-    `measured` what nccl-tests printed on the network.
+    leave to NCCL (NCCL_ALGO, NCCL_PROTO), all where there are none. `latency_us` is what one hop between nodes takes
+    within a collective, and `share` the share of the NICs' rate that large collectives reach, where they are known;
+    else they are modelled. `default_for` names the GPUs whose network this is where nobody says another. `sources` says
+    where facts are from, `measured` what nccl-tests printed on the network.
     """
 
     key: str
