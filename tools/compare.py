@@ -115,12 +115,12 @@ def languages(options: argparse.Namespace) -> None:
 
     `calibrate_sustained` says what was fitted on them.
     """
-    factors = calibrate_sustained.attention()
+    slower = calibrate_sustained.attention()
     found = []
     for row in recordings.read(recordings.LANGUAGES):
         if row.model.startswith(options.only):
             band = calibrate_bands.band_of(row, limit_of(gpus.find(row.gpu).generation))
-            for name, factor in (("PyTorch's attention", 1.0), ("as published", factors[row.gpu])):
+            for name, factor in (("PyTorch's attention", 1.0), ("as published", slower)):
                 group = f"{row.gpu}, {name}"
                 ms = row.predicted_ns(factor) / 1e6
                 found.append(Outcome(row.model, group, ms, row.ms, band))

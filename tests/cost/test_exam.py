@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tools.exam import kernelbench
+from tools.exam import kernelbench, others
 from tools.exam.kernelbench import Edition
 
 PROGRAM = """
@@ -77,3 +77,24 @@ def test_a_checkout_without_its_history_is_refused_in_one_sentence(tmp_path: Pat
         SystemExit, match=f"^{tmp_path} is no clone of KernelBench with its whole history .*clone it anew$"
     ):
         list(kernelbench.outcomes(tmp_path, "", "", False))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "cross-entropy full", "jensen-shannon full", "layer-norm full", "fused-rms-norm full", "rms-norm full",
+        "add-rms-norm full", "sparsemax full", "chunked-swiglu full", "swiglu full", "geglu backward",
+        "linear-cross-entropy full", "total-variation full",
+    ],
+)  # fmt: skip
+def test_layers_of_language_models_peak_where_a_library_printed(program: str) -> None:
+    """The smallest of each program that linkedin/Liger-Kernel measured, on the first of its GPUs."""
+    row = next(row for row in others.read() if row.program == program and row.unit == others.PEAK)
+    assert others.peak(row).ratio == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize("program", ["layer-norm forward", "cross-entropy full", "total-variation backward"])
+def test_layers_of_language_models_take_as_long_as_a_library_printed(program: str) -> None:
+    rows = [row for row in others.read() if row.program == program and row.gpu in ("A100-SXM4-80GB", "H100")]
+    found = [others.outcome(row).ratio for row in rows if row.unit != others.PEAK]
+    assert sorted(found)[len(found) // 2] == pytest.approx(1.0, abs=0.1)

@@ -43,6 +43,26 @@ def test_kernels_work_out_places_where_operands_do_not_lie_as_the_result_does(si
     assert form_of(signature) == form
 
 
+@pytest.mark.parametrize(
+    ("signature", "dimensions"),
+    [
+        (call("mul", (4096, 1024), (1024,), (4096, 1024)), 2),
+        (call("mul", (8, 512, 1024), (1024,), (8, 512, 1024)), 2),
+        (call("add", (8, 16, 512, 512), (1, 1, 512, 512), (8, 16, 512, 512)), 2),
+        (call("add", IMAGES, (64, 1, 1), IMAGES), 3),
+        (call("mul", (1, 32, 2048, 64), (1, 1, 2048, 64), (1, 32, 2048, 64)), 2),
+        (call("mul", (1, 32, 2048, 64), (1, 1, 2048, 64), (1, 32, 2048, 64), strided=1), 3),
+        (call("neg", (1, 32, 2048, 64), (1, 32, 2048, 64), strided=1), 3),
+    ],
+)
+def test_dimensions_along_which_operands_go_on_alike_are_one(signature: Signature, dimensions: int) -> None:
+    cost = CostModel(gpus.find("A100-80GB"))
+    problem = cost.problem(signature, bare(signature.name), *cost.precision(signature))
+    assert iterated.dimensions(problem) == dimensions
+    further = dimensions > 2 and len(problem.inputs) > 1
+    assert iterated.cycles(problem) == (iterated.FURTHER_CYCLES if further else iterated.ELEMENT_CYCLES)
+
+
 @pytest.mark.parametrize(("gpu", "ms"), [("A100-80GB", 0.599), ("B200", 0.262), ("L40S", 1.22), ("A10G", 1.66)])
 def test_a_division_by_a_norm_on_the_gpu_takes_what_kernelbench_timed(gpu: str, ms: float) -> None:
     """KernelBench level1/37 at v0.1; B200's memory is four times as fast as its SMs can use here."""

@@ -91,7 +91,7 @@ def test_its_backward_pass_reads_gradients_and_images_twice():
 @pytest.mark.parametrize(("columns", "reads"), [(8192, 2), (32768, 3)])
 def test_softmax_reads_long_rows_again(columns, reads):
     rows = Signature("aten::_softmax", ((8192, columns),) * 2, ("float32",) * 2, 1)
-    assert passes(V100, rows) == pytest.approx(reads + 1, rel=0.03)
+    assert passes(V100, rows) == pytest.approx(reads + 1, rel=0.06)
 
 
 def test_what_fits_in_a_quarter_of_l2_does_not_come_from_memory():
@@ -131,7 +131,7 @@ def test_a_few_long_rows_wait_for_the_blocks_that_have_them(cost_model):
     assert cost_model.kernel(many).duration_ns < cost_model.kernel(few).duration_ns / 2
 
 
-@pytest.mark.parametrize(("cuda", "waits_us"), [((12, 4), 820.0), ((12, 8), 26.0)])
+@pytest.mark.parametrize(("cuda", "waits_us"), [((12, 4), 1076.0), ((12, 8), 34.0)])
 def test_a_likelihood_over_rows_waits_for_the_one_block_that_goes_through_them(cuda, waits_us):
     """32 threads before PyTorch 2.8, up to 1024 since (pytorch#149779); a loss for each row has a thread for each."""
     cost = CostModel(gpus.find("A100-SXM4-80GB"), cuda)
@@ -159,3 +159,50 @@ def test_the_backward_pass_of_newer_layer_norms_is_bound_by_its_elements(rows, c
     backward = Signature("aten::native_layer_norm_backward", shapes, (dtype,) * 9, 6)
     found = sum(a100.kernel(one).duration_ns for one in (forward, backward)) / 1000
     assert found == pytest.approx(published_us, rel=0.5)
+
+
+def softmax(rows, columns):
+    return Signature("aten::_log_softmax", ((rows, columns),) * 2, ("float32",) * 2, 1)
+
+
+def moments(batch, channels):
+    groups = ("N", str(batch)), ("C", str(channels)), ("HxW", "512"), ("group", str(channels // 4))
+    shapes = (batch, channels, 512), (channels,), (channels,), (batch, channels, 512)
+    return Signature("aten::native_group_norm", shapes, ("float32",) * 4, 3, detail=groups)
+
+
+def looked_up(words, columns):
+    shapes, size = ((words, columns), (16384,), (16384, columns)), 4 * 16384 * columns
+    return Signature("aten::embedding", shapes, ("float32", "int64", "float32"), 2, 0, size + 8 * 16384, size)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cuda", "signature", "published_us"),
+    [
+        ("A100-SXM4-80GB", (12, 1), norm("aten::native_layer_norm", (4096, 4096)), 122),
+        ("A100-PCIe-80GB", (12, 4), norm("aten::native_layer_norm", (4096, 16384)), 508),
+        ("H100-NVL", (12, 4), norm("aten::native_layer_norm", (4096, 8192)), 141),
+        ("A100-SXM4-80GB", (12, 1), softmax(16384, 16384), 1952 - 563),  # without the likelihoods' block
+        ("A100-SXM4-80GB", (12, 1), softmax(16384, 65536), 10615 - 563),
+        ("H100-NVL", (12, 4), softmax(16384, 32768), 2489 - 550),
+        ("B200", (12, 8), moments(128, 256), 135),
+        ("B200", (12, 8), moments(128, 1024), 499),
+        ("A100-SXM4-80GB", (12, 1), looked_up(32768, 4096), 860),
+        ("A100-SXM4-80GB", (12, 1), looked_up(131072, 768), 170),
+    ],
+)
+def test_kernels_take_as_long_as_a_library_printed(gpu, cuda, signature, published_us):
+    """linkedin/Liger-Kernel, benchmark/data: what its kernels are compared with, L2 cleared before each call."""
+    found = CostModel(gpus.find(gpu), cuda).kernel(signature).duration_ns / 1000
+    assert found == pytest.approx(published_us, rel=0.16)
+
+
+def test_an_embedding_is_bound_by_memory_since_pytorch_2_8():
+    before, since = (CostModel(gpus.find("A100-SXM4-80GB"), cuda).kernel(looked_up(131072, 4096)) for cuda in
+                     ((12, 6), (12, 8)))  # fmt: skip
+    assert before.duration_ns > 2 * since.duration_ns
+
+
+def test_a_gradient_that_is_expanded_is_written_out_for_a_norm():
+    rows = norm("aten::native_layer_norm_backward", (8192, 4096), inputs=2)
+    assert passes(V100, rows._replace(detail=(("strided", 1),))) - passes(V100, rows) == pytest.approx(2, rel=0.1)

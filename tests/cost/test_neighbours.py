@@ -44,6 +44,8 @@ def test_a_size_between_two_measured_ones_gets_something_between() -> None:
         (of("aten::mul", (64, 64), (64,), (64, 64)), "elementwise iterated 16"),
         (of("aten::clone", (64, 64), (64, 64), strided=1), "elementwise iterated 16"),
         (of("aten::clone", (64, 64), (64, 64), scattered=8192), "elementwise scattered 16"),
+        (of("aten::cat", (64, 64), (64, 64), (64, 128)), "copy iterated 16"),
+        (of("aten::replication_pad2d", (8, 64, 64), (8, 66, 66)), "reflection_pad2d 16"),
         (of("aten::sum", (8, 64, 64), (8,)), "reduction sum rows 16"),
         (of("aten::sum", (64, 32), (32,)), "reduction sum columns 16"),
         (of("aten::amax", (64, 32), ()), "reduction extreme all 16"),
@@ -109,7 +111,7 @@ def test_other_gpus_of_the_generation_are_corrected_with_a_wider_band_and_others
     costs = (H100, GH200, A100)
     factors = [cost.kernel(signature).duration_ns / cost.priced(signature).duration_ns for cost in costs]
     assert factors[0] == pytest.approx(factors[1], rel=0.01)
-    assert factors[0] > 1.1
+    assert 0.85 < factors[0] < 0.97
     assert factors[2] == pytest.approx(1.0, abs=1e-4)
     widths = [cost.kernel(signature).band for cost in (H100, GH200)]
     assert widths == [pytest.approx(band("neighbours norm", name), abs=0.001) for name in ("own GPU", "own generation")]

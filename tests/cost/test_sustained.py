@@ -71,15 +71,15 @@ def test_products_count_by_their_time_at_the_peak(dtype: str, counts: bool) -> N
 
 def test_the_trainings_are_met_by_the_programs_attention_and_better_by_that_of_the_runs() -> None:
     """The medians that the fit prints: 20 and 28 % before there was a limit."""
-    factors = calibrate_sustained.attention()
+    slower = calibrate_sustained.attention()
     some = recordings.read(recordings.LANGUAGES)
     assert len(some) == len(language_models.rows()) == 83
     for card, least in (("A100-SXM4-40GB", 0.08), ("H100-SXM5-80GB", 0.14)):
         mine = [one for one in some if one.gpu == card]
         of_pytorch = [one.predicted_ns() / 1e6 / one.ms for one in mine]
-        as_published = [one.predicted_ns(factors[card]) / 1e6 / one.ms for one in mine]
+        as_published = [one.predicted_ns(slower) / 1e6 / one.ms for one in mine]
         assert median(abs(ratio - 1.0) for ratio in of_pytorch) < least
-        assert median(abs(ratio - 1.0) for ratio in as_published) < 0.04
+        assert median(abs(ratio - 1.0) for ratio in as_published) < 0.05
         limit = limit_of(gpus.find(card).generation)
         inside = [
             abs(1.0 / ratio - 1.0) <= calibrate_bands.band_of(one, limit)
@@ -90,10 +90,10 @@ def test_the_trainings_are_met_by_the_programs_attention_and_better_by_that_of_t
 
 def test_the_limit_is_what_the_fit_gives() -> None:
     some = calibrate_sustained.steps()
-    share, _ = calibrate_sustained.fit(some, some.ms > 0)
-    limit = limit_of("ampere")
-    assert limit is not None
-    assert limit.share == pytest.approx(share)
+    shares, _ = calibrate_sustained.fit(some, some.ms > 0)
+    found = {name: limit_of(name) for name in ("ampere", "hopper", "blackwell")}
+    expected = [*shares.values(), calibrate_sustained.mean_of(shares)]
+    assert [limit and limit.share for limit in found.values()] == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.long

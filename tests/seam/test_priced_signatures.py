@@ -183,6 +183,52 @@ def test_an_operand_with_strides_of_its_own_is_told(name, run, strided):
     assert details == [{"strided": 1} if strided else {}]
 
 
+def test_an_expanded_gradient_is_neither_out_of_order_nor_read_from_memory():
+    """What a sum hands back is one number, which every thread finds in the same place."""
+    with emulate("V100", no_data=True) as session:
+        x = torch.ones(64, 128, device="cuda", requires_grad=True)
+        (x * 2.0 + x.detach() * x).sum().backward()
+        x.mean(-1).sum().backward()
+        x.mean(-1).square().sum().backward()
+        products = priced(session, "aten::mul")
+        forward, backward = (one for one in products if one.shapes == ((64, 128),) * 3)
+        quotients = [one for one in priced(session, "aten::div") if one.shapes[0] == (64, 128)]
+    assert backward.detail == (("strided", 1),)
+    assert forward.read_bytes - backward.read_bytes == 4 * 64 * 128 - 4
+    assert [one.read_bytes for one in quotients] == [4, 4 * 64]
+
+
+def test_an_operand_given_twice_is_read_once():
+    with emulate("V100", no_data=True) as session:
+        x, y = (torch.ones(64, 64, device="cuda") for _ in range(2))
+        turned = x.t()
+        for _ in range(2):
+            x * x, x * y, turned * turned, turned * y
+        found = [row.signature.read_bytes for row in session.trace if row.signature.name == "aten::mul"]
+    assert found == [16384, 32768] * 4
+
+
+def test_an_expanded_index_is_read_once_for_each_row_that_it_gathers():
+    """pytorch/pytorch#151612: 36 us for 4096 rows of 5120 in bfloat16 on a Hopper GPU; an index each takes more."""
+    with emulate("H100", no_data=True, cuda_version="12.8") as session:
+        x = torch.empty(4096, 5120, device="cuda", dtype=torch.bfloat16)
+        rows = torch.empty(4096, 1, device="cuda", dtype=torch.int64)
+        for index in (rows.expand(4096, 5120), rows.expand(4096, 5120).contiguous()):
+            x.gather(0, index)
+        torch.cuda.synchronize()
+        expanded, each = (row for row in session.trace if row.signature.name == "aten::gather")
+    assert each.signature.read_bytes - expanded.signature.read_bytes == 8 * 4096 * 5119
+    assert expanded.end_ns - expanded.start_ns < 55_000 < each.end_ns - each.start_ns
+
+
+def test_what_a_slice_hands_back_lies_in_zeros_that_are_written_first():
+    with emulate("V100", no_data=True) as session:
+        x = torch.ones(64, 128, device="cuda", requires_grad=True)
+        x[:, :32].sum().backward()
+        (found,) = priced(session, "aten::slice_backward")
+    assert (found.read_bytes, found.written_bytes) == (4 * 64 * 32, 4 * 64 * (128 + 32))
+
+
 def test_images_with_channels_last_have_a_price_of_their_own():
     with emulate("V100", no_data=True) as session:
         norm = torch.nn.BatchNorm2d(8, device="cuda")

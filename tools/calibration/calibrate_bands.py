@@ -4,10 +4,10 @@ Convolutions on tensor cores were never timed one by one, so their band is that 
 of at least, or a tenth for depthwise ones.
 
 A step's band is the mean of its kernels', by their time. The errors of kernels that were timed one by one cancel with
-the root of their number; those of convolutions and of Inductor's kernels, whose bands are those of whole steps, have
-cancelled already. By what, is one factor, which holds 80 % of the steps of four sets of equal weight: timm's models
-eager and compiled (with the model's family left out), those of `make accuracy-transformers`, and those of `make
-accuracy` that nothing was fitted on. It is cross-validated with each set left out.
+the root of the number of their classes; those of convolutions and of Inductor's kernels, whose bands are those of
+whole steps, have cancelled already. By what, is one factor, which holds 80 % of the steps of four sets of equal
+weight: timm's models eager and compiled (with the model's family left out), those of `make accuracy-transformers`,
+and those of `make accuracy` that nothing was fitted on. It is cross-validated with each set left out.
 """
 
 from __future__ import annotations
@@ -126,12 +126,12 @@ def step_bands(found: calibrate_images.Found) -> None:
     eager, compiled = of_group(found, ~found.is_compiled), of_group(found, found.is_compiled)
     sets = {"images": eager} | others() | {"compiled": compiled}
     needed = {name: factors_needed(*some) for name, some in sets.items()}
-    factor = held_by(list(needed.values()))
+    factor = max(1.0, held_by(list(needed.values())))  # one class of kernels has nothing to cancel with
     source = "whole steps that nothing, or nothing of their family, was fitted on"
     row = {"factor": factor, "n": sum(map(len, needed.values())), "source": f"{source}: {', '.join(sets)}"}
     write("bands", BANDS_HEAD, [*tables_of({"band": stored("bands")["band"]}), ("step", row)])
     forget()
-    print(f"step: {factor:.2f} times its kernels' mean band, over the root of their number")
+    print(f"step: {factor:.2f} times its kernels' mean band, over the root of the number of classes")
     for name, (some, ratios) in sets.items():
         show(name, some, ratios)
         rest = held_by([one for other, one in needed.items() if other != name])

@@ -1,12 +1,13 @@
 """What tensor cores keep of their speed in trainings: `src/windtunnel/cost/data/sustained.toml`.
 
-One share is fitted, on llm-foundry's trainings of MPT on A100 and H100 (`tools/corpus/language_models.csv`): by what
-the time of 16-bit products and attention is to be divided. Those runs computed attention by Triton's kernel of 2022,
-which is slower than PyTorch's fused attention, and the longer the sequence the more of the step it is. Its factor on
-each GPU is fitted along with the share, is used for these rows alone, and does not enter the cost model.
+A share is fitted for each of the GPUs of llm-foundry's trainings of MPT, A100 and H100
+(`tools/corpus/language_models.csv`): by what the time of 16-bit products and attention is to be divided. Those runs
+computed attention by Triton's kernel of 2022, which is slower than PyTorch's fused attention, and the longer the
+sequence the more of the step it is. Its factor, the same on both, is fitted along with the shares, is used for these
+rows alone, and does not enter the cost model. Other generations take the mean of the shares.
 
 From which rate on a GPU loses speed is between what Lambda's and NVIDIA's BERT reach on an A100-SXM4 (0.3 of the peak,
-no loss) and the least of the trainings (0.41). The share is cross-validated with rows, models and the GPU left out.
+no loss) and the least of the trainings (0.41). The shares are cross-validated with rows, models and the GPU left out.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ from windtunnel.cost import CostModel
 from windtunnel.operators.classes import classify
 
 HEADS = "What tensor cores keep of their speed in a training that holds its load: cost/sustained.py."
-FITTED, BORROWED = ["ampere", "hopper"], ["blackwell", "blackwell-120"]
-"""Generations whose 16-bit products were timed in short runs, or that borrow such constants: with such trainings, and
-without."""
+BORROWED = ["blackwell", "blackwell-120"]
+"""Generations whose 16-bit products were timed in short runs, or that borrow such constants, without such trainings."""
 BEGINS, FULL = 0.3, 0.4
 SHARES = np.arange(0.7, 1.0005, 0.002)
 FACTORS = np.arange(1.0, 2.0005, 0.01)
 SHORT = 2048
 """Sequences up to so many tokens: attention is a quarter of the step at most."""
+
+
+Shares = dict[str, float]
+"""By GPU."""
 
 
 class Trainings(NamedTuple):
@@ -50,11 +54,15 @@ class Trainings(NamedTuple):
     def cards(self) -> list[str]:
         return [one.gpu for one in self.recordings]
 
-    def times(self, share: float, factors: dict[str, float]) -> Array:
-        """Milliseconds where tensor cores keep a share, and attention takes a factor as long on each GPU."""
-        mean = float(np.mean(list(factors.values())))
-        factor = np.array([factors.get(card, mean) for card in self.cards])
-        return (self.products + factor * self.attention) / share + self.others
+    def times(self, shares: Shares, factor: float) -> Array:
+        """Milliseconds where each GPU's tensor cores keep a share, and attention takes a factor as long."""
+        kept = np.array([shares.get(card, mean_of(shares)) for card in self.cards])
+        return (self.products + factor * self.attention) / kept + self.others
+
+
+def mean_of(shares: Shares) -> float:
+    """What a GPU is taken to keep whose trainings are not known."""
+    return float(np.mean(list(shares.values())))
 
 
 def steps() -> Trainings:
@@ -76,20 +84,20 @@ def parts_of(one: Recording) -> tuple[float, float, float]:
     return found["products"], found["attention"], found["others"]
 
 
-def fit(some: Trainings, wanted: Mask) -> tuple[float, dict[str, float]]:
-    """The share, and the factor of attention on each GPU, with the least mean of the logarithmic errors."""
+def fit(some: Trainings, wanted: Mask) -> tuple[Shares, float]:
+    """Each GPU's share, and the factor of attention, with the least mean of the logarithmic errors."""
     cards = np.array(some.cards)
-    best = (np.inf, 1.0, dict.fromkeys(some.cards, 1.0))
-    for share in SHARES.tolist():
-        factors, loss = {}, 0.0
+    best: tuple[float, Shares, float] = (np.inf, {}, 1.0)
+    for factor in FACTORS.tolist():
+        ways = (some.products + factor * some.attention) / SHARES[:, None] + some.others
+        errors = np.abs(np.log(ways / some.ms))
+        shares, loss = {}, 0.0
         for card in sorted(set(cards[wanted].tolist())):
-            mine = wanted & (cards == card)
-            ways = (some.products + FACTORS[:, None] * some.attention) / share + some.others
-            losses = np.sum(np.abs(np.log(ways / some.ms))[:, mine], axis=1)
-            factors[card] = float(FACTORS[np.argmin(losses)])
+            losses = np.sum(errors[:, wanted & (cards == card)], axis=1)
+            shares[card] = float(SHARES[np.argmin(losses)])
             loss += float(np.min(losses))
         if loss < best[0]:
-            best = (loss, share, factors)
+            best = (loss, shares, factor)
     return best[1], best[2]
 
 
@@ -123,8 +131,8 @@ def validate(some: Trainings) -> dict[str, float]:
     return widths
 
 
-def attention() -> dict[str, float]:
-    """How many times as long as PyTorch's attention that of the published runs took on each GPU, as the fit has it."""
+def attention() -> float:
+    """How many times as long as PyTorch's attention that of the published runs took, as the fit has it."""
     some = steps()
     return fit(some, np.ones(len(some.ms), dtype=bool))[1]
 
@@ -140,28 +148,27 @@ def calibrate() -> None:
     remove()
     some = steps()
     widths = validate(some)
-    share, factors = fit(some, np.ones(len(some.ms), dtype=bool))
-    print(f"share {share:.3f}; Triton's attention of 2022 takes {factors} times as long as PyTorch's")
-    count = len(some.ms)
-    fitted = f"fitted: llm-foundry's trainings of MPT, {count} rows, A100 and H100"
-    rows = (
-        (FITTED, widths["model"], count, f"{fitted}; the band is that of models left out"),
-        (BORROWED, widths["GPU"], 0, "assumed: that of A100 and H100; the band is that of the GPU left out"),
-    )
-    part = np.median((some.products + some.attention) / (some.products + some.attention + share * some.others))
-    longer = round(float(np.mean(list(factors.values()))) - 1.0, 3)
-    head = {"share": share, "begins": BEGINS, "full": FULL, "part": round(float(part), 3), "attention": longer}
-    tables: Tables = [
-        ("limit", {"generations": names, **head, "band": band, "n": n, "source": source})
-        for names, band, n, source in rows
-    ]
+    shares, factor = fit(some, np.ones(len(some.ms), dtype=bool))
+    print(f"shares {shares}; Triton's attention of 2022 takes {factor:.2f} times as long as PyTorch's")
+    tables: Tables = []
+    slowed = some.products + some.attention
+    for card, share in [*shares.items(), ("", mean_of(shares))]:
+        mine = np.array([not card or one == card for one in some.cards])
+        part = float(np.median((slowed / (slowed + share * some.others))[mine]))
+        told = "fitted: llm-foundry's trainings of MPT; the band is that of models left out"
+        of = [gpus.find(card).generation] if card else BORROWED
+        band, n = (widths["model"], int(np.sum(mine))) if card else (widths["GPU"], 0)
+        source = told if card else "assumed: the mean of A100 and H100; the band is that of the GPU left out"
+        constants = {"share": round(share, 4), "begins": BEGINS, "full": FULL, "part": round(part, 3)}
+        row = {"generations": of, **constants, "attention": round(factor - 1.0, 3), "band": band, "n": n}
+        tables.append(("limit", {**row, "source": source}))
     write("sustained", HEADS, tables)
     forget()
 
 
 def check() -> None:
     """The errors of the steps as the machine's clock has them, with PyTorch's attention and with Triton's."""
-    some, factors = steps(), attention()
+    some, factor = steps(), attention()
     print(HEAD)
-    for name, of in (("PyTorch's", {}), ("Triton's", factors)):
-        show(some, name, np.array([one.predicted_ns(of.get(one.gpu, 1.0)) / 1e6 for one in some.recordings]))
+    for name, of in (("PyTorch's", 1.0), ("Triton's", factor)):
+        show(some, name, np.array([one.predicted_ns(of) / 1e6 for one in some.recordings]))

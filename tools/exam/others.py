@@ -3,9 +3,9 @@
     python -m tools.exam.others [--gpu L20] [--only relu] [--rows] [--figures]
 
 Each row of `tools/corpus/programs_published.csv` is a call that its source repeats, by name, sizes and type, with what
-was printed: microseconds, TFLOP/s, or GB/s of the bytes that the source counts. Here it is called as often as the clock
-needs. Where the source clears L2 between two calls, so does this; else the call finds what the one before has left.
-Nothing is fitted on these rows.
+was printed: microseconds, milliseconds, TFLOP/s, GB/s of the bytes that the source counts, or MiB at the peak of its
+memory. Here it is called as often as the clock needs. Where the source clears L2 between two calls, so does this; else
+the call finds what the one before has left. What was fitted with rows in view stands on the exam's page.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ import windtunnel
 from tools.corpus import tables
 from tools.corpus.outcomes import Outcome, figures_of, summarize
 from tools.docs import figures
+from tools.exam.layers import LAYERS, Layer
 from windtunnel import hosts
 from windtunnel.reports.parts.time import with_hosts
 from windtunnel.trace.operation import Kind
 from windtunnel.trace.trace import END, KIND, START
 
-HOST = "reference"
+HOST, PEAK, PEAK_BAND = "reference", "MiB", 0.02
+"""The host, the unit of peaks of memory, and within what a peak is said to be known."""
 WARM_UP, CALLS = 10, 30
 CLEARED_BYTES = 1 << 28
 Tensor = torch.Tensor
@@ -36,7 +38,7 @@ Call = Callable[[], object]
 
 
 class PrintedTime(NamedTuple):
-    """A row of the table. `cleared` says that nothing of the call before is in L2."""
+    """A row of the table. `cleared` says that nothing of the call before is in L2, `cuda` whose software it was."""
 
     program: str
     gpu: str
@@ -45,6 +47,7 @@ class PrintedTime(NamedTuple):
     cleared: bool
     value: float
     unit: str
+    cuda: str | None
     source: str
 
     @property
@@ -55,8 +58,8 @@ class PrintedTime(NamedTuple):
     @property
     def us(self) -> float:
         """Microseconds of a call."""
-        if self.unit == "us":
-            return self.value
+        if self.unit in {"us", "ms"}:
+            return self.value * (1e3 if self.unit == "ms" else 1.0)
         item = self.dtype.itemsize
         amount = 2 * prod(self.sizes) * (1e-6 if self.unit == "TFLOPS" else 1e-3 * item)
         return amount / self.value
@@ -71,7 +74,7 @@ def read() -> Iterator[PrintedTime]:
         sizes = tuple(map(int, row["sizes"].split()))
         cleared, value = row["cleared"] == "1", float(row["value"])
         yield PrintedTime(row["program"], row["gpu"], getattr(torch, row["dtype"]), sizes, cleared, value, row["unit"],
-                  row["source"])  # fmt: skip
+                  row["cuda"] or None, row["source"])  # fmt: skip
 
 
 def elu(x: Tensor, out: Tensor) -> Tensor:
@@ -168,10 +171,30 @@ KINDS = {
     "unfused-rms-norm": "softmax and norms",
     "fused-layer-norm": "softmax and norms",
 }
+LOSSES = ("cross-entropy", "divergence", "shannon", "variation")
+"""What the names of losses have in them, among layers' programs."""
 
 
-def call_of(row: PrintedTime) -> Call:
+def call_of_layer(row: PrintedTime, drops: bool) -> Call:
+    """A layer's forward, backward or both, before which the benchmark of its time drops gradients."""
+    name, what = row.program.split()
+    layer: Layer = LAYERS[name](row.dtype, *row.sizes)
+    call = layer.call(what)
+
+    def repeated() -> None:
+        for x in layer.dropped if drops else ():
+            x.grad = None
+        with torch.enable_grad():
+            call()
+
+    return repeated
+
+
+def call_of(row: PrintedTime, drops: bool = True) -> Call:
     """What the program repeats."""
+    if " " in row.program:
+        with torch.enable_grad():
+            return call_of_layer(row, drops)
     if row.program in ON_SIZES:
         return ON_SIZES[row.program](row)
     of, x, y = ON_TABLES[row.program], row.zeros(*row.sizes), row.zeros(*row.sizes)
@@ -180,7 +203,7 @@ def call_of(row: PrintedTime) -> Call:
 
 def outcome(row: PrintedTime) -> Outcome:
     """What the clock says of a row."""
-    with windtunnel.emulate(row.gpu, no_data=True, host=HOST) as session, torch.no_grad():
+    with windtunnel.emulate(row.gpu, no_data=True, host=HOST, cuda_version=row.cuda) as session, torch.no_grad():
         torch.backends.cuda.matmul.allow_tf32 = False
         call = call_of(row)
         spent_ms, busy_ns, begun, out = 0.0, 0, 0, None
@@ -208,22 +231,43 @@ def outcome(row: PrintedTime) -> Outcome:
     return Outcome(row.name, row.gpu, 1e3 * spent_ms / CALLS, row.us, band, within=within)
 
 
+def peak(row: PrintedTime) -> Outcome:
+    """What memory a row's call takes at its peak, in MiB."""
+    with windtunnel.emulate(row.gpu, no_data=True, host=HOST, cuda_version=row.cuda), torch.no_grad():
+        call = call_of(row, drops=False)
+        for _ in range(3):
+            torch.cuda.reset_peak_memory_stats()
+            call()
+        taken = torch.cuda.max_memory_allocated() / 2**20
+        return Outcome(row.name, row.gpu, taken, row.value, PEAK_BAND)
+
+
 def kind_of(row: PrintedTime) -> str:
-    """What kind of kernels the program is made of."""
+    """What kind of kernels the program is made of, or which of the layers it is."""
+    if row.unit == PEAK:
+        return "peaks of memory"
+    if " " in row.program:
+        name = row.program.split()[0]
+        return "losses" if any(one in name for one in LOSSES) else "layers: " + name
     if "product" in row.program and row.program != "dot-product":
         of = "TF32" if row.program == "tf32-product" else str(row.dtype).removeprefix("torch.")
         return f"products in {of}"
     return f"{'alone, from memory' if row.cleared else 'repeated'}: {KINDS.get(row.program, 'element-wise')}"
 
 
+def judged(row: PrintedTime) -> Outcome:
+    """The outcome of a row, time or peak."""
+    return peak(row) if row.unit == PEAK else outcome(row)
+
+
 def write_figures(found: Sequence[tuple[PrintedTime, Outcome]]) -> None:
     """Write the table of docs/exam.md: by GPU, and by kind of program."""
     parts: dict[str, list[Outcome]] = defaultdict(list)
-    for one in sorted((one for _, one in found), key=lambda one: one.group):
+    for one in sorted((one for row, one in found if row.unit != PEAK), key=lambda one: one.group):
         parts[one.group].append(one)
     for row, one in sorted(found, key=lambda pair: kind_of(pair[0])):
         parts[kind_of(row)].append(one)
-    parts["all"] = [one for _, one in found]
+    parts["all times"] = [one for row, one in found if row.unit != PEAK]
     figures.record("exam-others", {
         name: {"what": name, **figures_of(some, lambda one: f"{one.model} on {one.group}")}
         for name, some in parts.items()
@@ -237,13 +281,13 @@ def main() -> None:
     parser.add_argument("--rows", action="store_true", help="print every row")
     parser.add_argument("--figures", action="store_true", help="write the table of docs/exam.md")
     options = parser.parse_args()
-    found = [(row, outcome(row)) for row in read() if row.gpu.startswith(options.gpu) and options.only in row.program]
+    found = [(row, judged(row)) for row in read() if row.gpu.startswith(options.gpu) and options.only in row.program]
     if options.rows:
-        for _, one in found:
-            print(
-                f"{one.group:16} {one.model:40} {one.predicted:9.1f} of {one.published:9.1f} us {one.ratio - 1.0:+7.1%}"
-            )
-    summarize(one for _, one in found)
+        for row, one in found:
+            unit = PEAK if row.unit == PEAK else "us"
+            print(f"{one.group:16} {one.model:40} {one.predicted:9.1f} of {one.published:9.1f} {unit} "
+                  f"{one.ratio - 1.0:+7.1%}")  # fmt: skip
+    summarize(one for row, one in found if row.unit != PEAK)
     print()
     summarize(one._replace(group=kind_of(row)) for row, one in found)
     if options.figures:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from functools import cache
 from itertools import pairwise
@@ -58,20 +59,20 @@ class Known(NamedTuple):
     """How well a kernel's time is known.
 
     `of_steps` says that its band is that of whole steps, in which the errors of kernels have cancelled already,
-    `limited` that a power limit slows it in trainings that hold their load, `attention` that it is fused attention.
+    `limited` that a power limit slows it in trainings that hold their load, `family` of which class it is.
     """
 
     band: float
     of_steps: bool = False
     limited: bool = False
-    attention: bool = False
+    family: str = ""
 
 
 class Kernels(NamedTuple):
     """The kernels of a step as its band sees them: means of their bands, by their time, and how many there are.
 
-    `number` is that of different kernels that would take equal parts of the time: the same call has the same error
-    however often it runs, and one that takes nearly all of a step leaves nothing to cancel with. `single` is the part
+    `number` is that of classes of kernels that would take equal parts of the time: kernels of one class err alike, and
+    one that takes nearly all of a step leaves nothing to cancel with. `single` is the part
     of kernels that were timed one by one in the mean, `whole` that of those known from whole steps, `limited` the
     part of the time that a power limit can slow, and `attention` that of fused attention.
     """
@@ -91,9 +92,12 @@ class Kernels(NamedTuple):
             return None
         parts = {of_steps: sum(time * one.band for time, one in some if one.of_steps == of_steps) / total
                  for of_steps in (False, True)}  # fmt: skip
-        number = total**2 / sum(time**2 for time, _ in some)
+        classes: dict[str | int, float] = defaultdict(float)
+        for at, (time, one) in enumerate(some):
+            classes[one.family or at] += time
+        number = total**2 / sum(time**2 for time in classes.values())
         limited = sum(time for time, one in some if one.limited) / total
-        return cls(parts[False], number, parts[True], limited, sum(time for time, one in some if one.attention) / total)
+        return cls(parts[False], number, parts[True], limited, classes.get("attention", 0.0) / total)
 
     @classmethod
     def of_calls(cls, some: Iterable[tuple[Signature, float, Known]]) -> Kernels | None:

@@ -53,7 +53,7 @@ class KernelCost(NamedTuple):
 
     `bound` is "compute", "memory" or "launch" (when the kernel's fixed part is more than `FIXED_SHARE` of it).
     `peak_ns` is what its operations take at the tensor cores' peak, where the power limit slows them (`sustained`),
-    `of_steps` says that the band is that of whole steps, and `attention` that it is fused attention.
+    `of_steps` says that the band is that of whole steps, and `family` which class the kernel is of.
     """
 
     duration_ns: int
@@ -62,12 +62,12 @@ class KernelCost(NamedTuple):
     band: float
     peak_ns: float = 0.0
     of_steps: bool = False
-    attention: bool = False
+    family: str = ""
 
     @property
     def known(self) -> Known:
         """How well its time is known."""
-        return Known(self.band, self.of_steps, self.peak_ns > 0.0, self.attention)
+        return Known(self.band, self.of_steps, self.peak_ns > 0.0, self.family)
 
 
 class CostModel:
@@ -151,7 +151,7 @@ class CostModel:
         limited = operator.name in sustained.CLASSES and precision in sustained.PRECISIONS
         peak_ns = 1e9 * work / self._peak(precision) if limited else 0.0
         duration_ns, width = max(1, round(priced.duration_ns * self.pace)), round(priced.band, 3)
-        return KernelCost(duration_ns, occupancy, bound, width, peak_ns, priced.of_steps, operator.name == "attention")
+        return KernelCost(duration_ns, occupancy, bound, width, peak_ns, priced.of_steps, operator.name)
 
     def priced(self, signature: Signature) -> Price:
         """The price before any correction by measured kernels, which are measured against it."""

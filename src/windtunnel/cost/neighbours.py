@@ -141,7 +141,13 @@ def place(problem: Problem, class_name: str) -> Place | None:
     """Where a kernel lies; None for classes without kinds."""
     if not problem.inputs or not problem.inputs[0]:
         return None
-    words = card(f"aten::{problem.name}").measured_as or problem.name
+    measured_as = card(f"aten::{problem.name}").measured_as
+    words = measured_as or problem.name
+    if problem.name in streams.SELECTED_CYCLES:
+        if problem.cuda_version < streams.SELECTED_SINCE:
+            return None
+        rows = dict(problem.signature.detail).get("strided")  # a gather by an expanded index copies rows as well
+        words = "index_select" if rows else words
     if class_name == "attention":
         return _attention(problem, words)
     if class_name == "convolution":
@@ -155,7 +161,7 @@ def place(problem: Problem, class_name: str) -> Place | None:
     if class_name not in _BY_NAME and class_name not in _BY_FORM:
         return None
     form = _reduced if class_name == "reduction" else iterated.form
-    kind = words if class_name in _BY_NAME else f"{class_name} {form(problem)}"
+    kind = words if class_name in _BY_NAME or measured_as else f"{class_name} {form(problem)}"
     if kind == "copy scattered":  # only element-wise ones were measured, whose order bounds them just the same
         kind = "elementwise scattered"
     detail = dict(problem.signature.detail)

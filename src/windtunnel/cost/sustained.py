@@ -3,9 +3,9 @@
 Products and fused attention in 16 and 8 bits are priced by short runs (`families/`). A training holds its load for
 hours, and its clock sinks until the card draws no more than it may. How much work tensor cores did of late is told by
 their rate, the share of the listed peak that they reached on average: up to `begins` nothing is lost, from `full` on
-they keep `share` of their speed. Both GPUs that trainings were published of keep the same share, so that generations
-without such trainings take it too. The constants of the generations that have no row in `data/sustained.toml` were
-fitted on whole trainings and so hold the loss already, and so do those of FP32 and TF32.
+they keep `share` of their speed. Of the GPUs that trainings were published of, an H100 keeps less than an A100;
+generations without such trainings take the mean. The constants of the generations that have no row in
+`data/sustained.toml` were fitted on whole trainings and so hold the loss already, and so do those of FP32 and TF32.
 """
 
 from __future__ import annotations

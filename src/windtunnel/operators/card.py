@@ -137,8 +137,9 @@ class Card:
 @cache
 def card(name: str) -> Card:
     """The card of an operator by its name, with or without overload; of other namespaces than aten's only its class."""
+    kind = classify(name)
     facts = _facts(own(name)) if name.startswith("aten::") else {}
-    return Card(kind=classify(name), **facts)
+    return Card(kind=kind, **{"layout": kind.layout, **facts})
 
 
 def stating(field: str) -> Json:

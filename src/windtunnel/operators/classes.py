@@ -32,7 +32,7 @@ class OperatorClass(NamedTuple):
     (assumed unless a source is given; 1.0 where the curve is the class's own). `floor_us` is its shortest kernel on
     Volta (launch to end, as profilers show it), `dispatch_us` the host time of one call in eager mode on a 2.5 to 3 GHz
     server core, autograd included: both assumed from profiles that people publish, to whose bands tests/cost holds
-    them.
+    them. `layout` is that of its operators' cards which say nothing else.
     """
 
     name: str
@@ -40,6 +40,7 @@ class OperatorClass(NamedTuple):
     share: float
     floor_us: float
     dispatch_us: float
+    layout: str = ""
 
 
 class Tables(NamedTuple):
@@ -63,8 +64,8 @@ def tables() -> Tables:
         file = tomllib.loads(path.read_text(encoding="utf-8"))
         elsewhere |= file.get("elsewhere", {})
         for key, row in file.get("class", {}).items():
-            share = row.get("share", 1.0)
-            found.classes[key] = OperatorClass(key, row["curve"], share, row["floor_us"], row["dispatch_us"])
+            times = row["curve"], row.get("share", 1.0), row["floor_us"], row["dispatch_us"]
+            found.classes[key] = OperatorClass(key, *times, row.get("layout", ""))
             for name, facts in operators(row):
                 if name in found.rows:
                     raise InternalError(f"the operator {name} stands in two places, one of them {path.name}")

@@ -5,8 +5,8 @@ operand is broadcast, strided or of another type, each thread works out the plac
 (`OffsetCalculator` in aten/src/ATen/cuda/detail/OffsetCalculator.cuh, `launch_legacy_kernel` in
 aten/src/ATen/native/cuda/CUDALoops.cuh). An SM then takes so many cycles for an element, whatever its size: an H100's
 kernels of two and three operands, in 16 and 32 bits, say 0.65, which adds to the bytes' time where both are about as
-long. A number in a tensor on the GPU is a broadcast operand like any other. The second kernel of a batch or group norm,
-which applies the statistics, is such a kernel too.
+long; three operands in three dimensions take more. A number in a tensor on the GPU is a broadcast operand like any
+other. The second kernel of a batch or group norm, which applies the statistics, is such a kernel too.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from windtunnel.gpus import Gpu
 
 ELEMENTWISE = frozenset({"elementwise", "activation"})
 ELEMENT_CYCLES = 0.65
+FURTHER_CYCLES = 1.0
+"""The same of three operands or more in three dimensions or more: rotary embeddings of queries and keys with heads
+before tokens, on an A100 and an H100 NVL (github.com/linkedin/Liger-Kernel, `benchmark/data`)."""
 SHARPNESS = 3.0
 """Of the sum of both times: the higher, the more the longer alone decides. Both from an H100's kernels of at least four
 million elements (`make hardware`); `make calibrate` fits them anew and leaves operators out."""
@@ -52,7 +55,24 @@ def is_iterated(problem: Problem) -> bool:
     return of != "plain"
 
 
-def time_ns(gpu: Gpu, elements: float, memory_ns: float) -> float:
+def dimensions(problem: Problem) -> int:
+    """In how many dimensions the kernel works out places: those along which all operands go on alike are one."""
+    signature, shapes = problem.signature, problem.inputs
+    output = signature.shapes[-1] if len(signature.shapes) > signature.inputs else shapes[0]
+    wide = [(1,) * (len(output) - len(shape)) + shape for shape in shapes if len(shape) <= len(output)]
+    along = [tuple(shape[at] == size for shape in wide) for at, size in enumerate(output) if size > 1]
+    if dict(signature.detail).get("strided"):
+        return len(along)
+    return sum(one != before for before, one in zip([None, *along], along, strict=False))
+
+
+def cycles(problem: Problem) -> float:
+    """What an SM takes for an element of such a kernel."""
+    return FURTHER_CYCLES if len(problem.inputs) > 1 and dimensions(problem) > 2 else ELEMENT_CYCLES
+
+
+def time_ns(gpu: Gpu, elements: float, memory_ns: float, cycles: float | None = None) -> float:
     """What such a kernel takes for its elements, whose bytes take `memory_ns`."""
-    cores_ns = 1000.0 * ELEMENT_CYCLES * elements / (gpu.sm_count * gpu.cycles_per_us)
+    cycles = ELEMENT_CYCLES if cycles is None else cycles
+    cores_ns = 1000.0 * cycles * elements / (gpu.sm_count * gpu.cycles_per_us)
     return float((memory_ns**SHARPNESS + cores_ns**SHARPNESS) ** (1.0 / SHARPNESS))

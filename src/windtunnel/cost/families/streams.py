@@ -24,11 +24,11 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from math import ceil, log2, prod
+from math import ceil, hypot, log2, prod
 
 from windtunnel.cost import flops
 from windtunnel.cost.bands import band
-from windtunnel.cost.cache import ASSUMED_SHARE, moved_ns
+from windtunnel.cost.cache import ASSUMED_SHARE, beyond, moved_ns
 from windtunnel.cost.families import iterated
 from windtunnel.cost.families.problem import Price, Problem
 from windtunnel.cost.files import read, shortest_ns
@@ -42,8 +42,8 @@ CLASSES = (
 )  # fmt: skip
 OWN_BANDS = ("random", "index", "embedding")
 """Classes whose bands are those of their own published times."""
-BLOCKS_PER_SM = 8
-"""Rows that one SM has in flight: 2048 threads in blocks of 256 or so."""
+BLOCKS_PER_SM, SOFTMAX_BLOCKS = 8, 2
+"""Rows that one SM has in flight: 2048 threads in blocks of 256 or so; softmax's have 1024 (`SoftMax_getBlockSize`)."""
 USUAL_GROUPS = 32
 """Of a group norm whose signature does not say how many it has: the paper's (Wu and He, arXiv 1803.08494)."""
 IN_REGISTERS = 1024
@@ -51,31 +51,51 @@ IN_REGISTERS = 1024
 IN_SHARED_MEMORY = 8192
 """The longest row that is read twice and not three times: seen in NeuSight's timings (0.63 of the bandwidth on V100 to
 8192 columns, 0.44 beyond)."""
+SHARED_SINCE = (12, 1)
+"""From this version of CUDA on, PyTorch 2.1's, a softmax keeps rows that fit in shared memory
+(`cunn_SoftMaxForwardSmem`), and its blocks have 1024 threads."""
+REREAD_ROOM, REREAD_STEEPNESS = 0.55, 4.0
+"""Of L2, what rows take up that a softmax goes through again, while others are read and written: cross entropies of
+16,384 to 131,072 words on an A100 and an H100 NVL (github.com/linkedin/Liger-Kernel, `benchmark/data`)."""
 ROW_BLOCKS = {
-    "layer_norm": (2.5, 8.0),
-    "rms_norm": (2.5, 8.0),
-    "softmax": (0.5, 2.0),
-    "layer_norm backward": (2.5, 8.0),
-    "rms_norm backward": (2.5, 8.0),
-    "batch_norm backward": (1.6, 1.5),
-    "group_norm backward": (1.0, 2.0),
-    "softmax backward": (0.7, 2.0),
+    "layer_norm": (2.5, 0.0),
+    "rms_norm": (2.5, 0.0),
+    "softmax": (0.5, 0.45),
+    "layer_norm backward": (2.5, 0.55),
+    "rms_norm backward": (2.5, 0.55),
+    "batch_norm backward": (1.6, 1.9),
+    "group_norm backward": (1.0, 0.9),
+    "softmax backward": (0.7, 0.6),
 }
-"""Kernels that give each row, channel or group one block: nanoseconds an element, and how many blocks one SM has at
-work. Measured: `make hardware` on an H200, 1 to 7,168 rows; a block waits for its loads, so that types and clocks
-matter little."""
+"""Kernels that give each row, channel or group one block: nanoseconds that a block takes for an element, since it waits
+for its loads, and cycles that an SM takes for one of all its blocks. Measured: `make hardware` on an H200, 1 to 7,168
+rows."""
+NORM_CYCLES = {"layer_norm": (250, 0.65), "rms_norm": (150, 0.36)}
+"""What an SM takes for a row of these norms, forward, and for each of its elements in 32 bits, half of it in 16: an
+H100's rows of 16 to 4,096 elements (`make hardware`), and of 1,024 to 16,384 on two A100 and two H100 (Liger-Kernel's).
+It adds to the bytes' time as two sides of a triangle do."""
 STATISTICS_CYCLES, STATISTICS_BLOCKS = {"batch_norm": 0.75, "group_norm": 1.9}, {"batch_norm": 2.0, "group_norm": 3.5}
 """The same of the first of the two kernels of a norm forward, in cycles: a block for each channel or group goes through
 it for its mean and variance (aten/src/ATen/native/cuda/Normalization.cuh, group_norm_kernel.cu); the second applies
 them element by element. An H100's (`make hardware`), group norms of few rows from KernelBench level1/35 on an A100."""
+MOMENTS_CYCLES = 2100
+"""What an SM takes for each group of a group norm beside its elements: its block of 512 threads begins, reduces and
+ends. 4,096 to 65,536 groups of 2,048 elements on a B200 (Liger-Kernel's)."""
+GRADIENT_CYCLES, GRADIENT_THREADS = (300, 1000), 512
+"""The same for each image's channel in the backward pass, whose block has a warp or, from so many elements on, 512
+threads (`ComputeInternalGradientsCUDAKernel`): an H100's (`make hardware`), and the same B200's."""
 LIKELIHOODS = ("nll_loss_forward", "nll_loss_backward")
 """Losses over rows, which one block works off (aten/src/ATen/native/cuda/Loss.cu)."""
 LIKELIHOOD_THREADS = (12, 8)
 """From this version of CUDA on, that of PyTorch 2.8, such a block has as many threads as there are sixteen rows, 32 to
 1024; before always 32 (pytorch/pytorch#149548, #149779)."""
-LIKELIHOOD_US = (0.35, 0.8)
+LIKELIHOOD_US = (0.35, 1.05)
 """What a thread waits for a row, its target and then the element that it names, from L2 and from memory: KernelBench's
-cross entropies of 4,096 rows on six GPUs and of 32,768 on an H100."""
+cross entropies of 4,096 rows on six GPUs, and Liger-Kernel's of 16,384 on an A100 and an H100 NVL."""
+SELECTED_SINCE, SELECTED_CYCLES = (12, 8), {"index_select": 1.95, "embedding": 1.95, "gather": 1.06}
+"""Before this version of CUDA, PyTorch 2.8's, a thread works out the place of each element that is given back
+(`indexSelectLargeIndex`, pytorch/pytorch#145999, #151490): an SM's cycles for one, from Liger-Kernel's embeddings on an
+A100, and an H100's gathers by an index for each element (`make hardware`)."""
 LARGE_REDUCTIONS = 0.96
 """What reductions reach that L2 does not hold by far, of additions' rate: the mean of an H100's over all, rows and
 columns of 64 million elements (`make hardware`)."""
@@ -158,14 +178,15 @@ def price(problem: Problem) -> Price | None:
     if arithmetic_ns:  # so that what a pool waits for beside its bytes is not in their rate
         rate = bandwidth(gpu)
     if operator.name in iterated.ELEMENTWISE and iterated.is_iterated(problem):
-        needed_ns = iterated.time_ns(gpu, written_elements(problem), moved_ns(gpu, size, rate, known=problem.reused))
+        memory_ns = moved_ns(gpu, size, rate, known=problem.reused)
+        needed_ns = iterated.time_ns(gpu, written_elements(problem), memory_ns, iterated.cycles(problem))
     elif has_two_kernels(problem):
         needed_ns = statistics_ns(problem, rate) + applied_ns(problem, rate, size)
     else:
-        blocks = max(blocks_ns(problem), likelihoods_ns(problem))
+        blocks = max(blocks_ns(problem), likelihoods_ns(problem), selected_ns(problem))
         memory_ns = moved_ns(gpu, size, rate, again, problem.reused)
-        needed_ns = max(memory_ns, made_ns(problem, operator), blocks, arithmetic_ns)
-    time_ns = needed_ns + reordered_ns(problem, operator) + gradients_ns(problem)
+        needed_ns = max(hypot(memory_ns, norms_ns(problem)), made_ns(problem, operator), blocks, arithmetic_ns)
+    time_ns = needed_ns + reordered_ns(problem, operator) + gradients_ns(problem) + channels_ns(problem)
     floor_ns = shortest_ns(operator, gpu.generation) * launches(signature, problem.name, operator)
     distance = generation_share(gpu.generation, gpu.key)[1]
     if operator.name in OWN_BANDS:
@@ -206,8 +227,36 @@ def blocks_ns(problem: Problem) -> float:
     direction = " backward" if "backward" in problem.name else ""
     if not rows or kind + direction not in ROW_BLOCKS:
         return 0.0
-    element_ns, resident = ROW_BLOCKS[kind + direction]
-    return element_ns * length * max(1.0, rows / (problem.gpu.sm_count * resident))
+    element_ns, cycles = ROW_BLOCKS[kind + direction]
+    gpu = problem.gpu
+    return length * max(element_ns, rows / gpu.sm_count * 1000.0 * cycles / gpu.cycles_per_us)
+
+
+def norms_ns(problem: Problem) -> float:
+    """What a layer or RMS norm takes for its rows beside their bytes."""
+    kind, rows, length = _rows_of(problem)
+    if kind not in NORM_CYCLES or "backward" in problem.name:
+        return 0.0
+    of_row, of_element = NORM_CYCLES[kind]
+    cycles = of_row + of_element * length * problem.item_bytes / 4
+    return 1000.0 * cycles * rows / (problem.gpu.sm_count * problem.gpu.cycles_per_us)
+
+
+def selected_ns(problem: Problem) -> float:
+    """What finding the elements took that older versions of PyTorch gave back."""
+    cycles, gpu = SELECTED_CYCLES.get(problem.name, 0.0), problem.gpu
+    if problem.cuda_version >= SELECTED_SINCE:
+        return 0.0
+    return 1000.0 * cycles * written_elements(problem) / (gpu.sm_count * gpu.cycles_per_us)
+
+
+def channels_ns(problem: Problem) -> float:
+    """What a group norm's backward pass takes first: sums for each channel of each image, by a block for each."""
+    x = problem.inputs[0] if problem.inputs else ()
+    if "group_norm" not in problem.name or "backward" not in problem.name or len(x) < 3:
+        return 0.0
+    cycles = GRADIENT_CYCLES[prod(x[2:]) >= GRADIENT_THREADS]
+    return 1000.0 * cycles * ceil(x[0] * x[1] / problem.gpu.sm_count) / problem.gpu.cycles_per_us
 
 
 def has_two_kernels(problem: Problem) -> bool:
@@ -226,6 +275,8 @@ def statistics_ns(problem: Problem, rate: float) -> float:
     if rows:
         cycles, resident = STATISTICS_CYCLES[kind], STATISTICS_BLOCKS[kind]
         blocks = 1000.0 * cycles * length / gpu.cycles_per_us * max(1.0, rows / (gpu.sm_count * resident))
+        if kind == "group_norm":
+            blocks += 1000.0 * MOMENTS_CYCLES * ceil(rows / gpu.sm_count) / gpu.cycles_per_us
     read = float(problem.item_bytes * prod(problem.inputs[0]))
     return max(blocks, moved_ns(gpu, read, rate, known=problem.reused))
 
@@ -329,10 +380,16 @@ def reordered_ns(problem: Problem, operator: OperatorClass) -> float:
     """What operands cost beyond their bytes whose neighbours in memory are not those of the result.
 
     Threads side by side then read from different sectors, and L2's traffic is a multiple of the bytes. Norms and
-    softmax make a copy in order first.
+    softmax make a copy in order first, of what is only strided or expanded too.
     """
-    scattered = float(dict(problem.signature.detail).get("scattered", 0))
-    of_copy = 1.0 if operator.name in ("norm", "softmax") else -1.0
+    detail = dict(problem.signature.detail)
+    scattered = float(detail.get("scattered", 0))
+    copies = operator.name in ("norm", "softmax")
+    if copies and detail.get("strided"):
+        size = problem.item_bytes * prod(problem.inputs[0])
+        copied_ns = moved_ns(problem.gpu, 2.0 * size, bandwidth(problem.gpu))
+        return iterated.time_ns(problem.gpu, prod(problem.inputs[0]), copied_ns)
+    of_copy = 1.0 if copies else -1.0
     more = scattered * (1.0 / class_share("scattered", False) + of_copy)
     return moved_ns(problem.gpu, more, bandwidth(problem.gpu))
 
@@ -341,11 +398,13 @@ def gathered_bytes(problem: Problem, operator: OperatorClass) -> float:
     """What a gather reads beyond its operands' elements, or less than them.
 
     From one long row that L2 does not hold it is a sector for each element; of the rows of a negative log likelihood
-    the one sector in which the target's element lies.
+    the one sector in which the target's element lies, and nothing in the backward pass.
     """
     x, outputs = problem.inputs[0] if problem.inputs else (), problem.signature.shapes[problem.signature.inputs :]
     if x and problem.name == LIKELIHOODS[0]:
         return float(x[0] * min(0, SECTOR_BYTES - problem.item_bytes * prod(x[1:])))
+    if problem.name == LIKELIHOODS[1] and len(problem.inputs) > 1:  # the logarithms give its size alone
+        return -float(problem.item_bytes * prod(problem.inputs[1]))
     long = len(x) == 1 and problem.item_bytes * x[0] > problem.gpu.l2_bytes
     if operator.name != "index" or not outputs or not long:
         return 0.0
@@ -373,14 +432,19 @@ def further_bytes(problem: Problem) -> float:
     if "softmax" in name:
         row = x[-1]
         times = 0 if row <= IN_REGISTERS else 1 if row <= IN_SHARED_MEMORY or backward else 2
-        return times * passed * lost(item * row, problem.gpu)
+        if problem.cuda_version < SHARED_SINCE:
+            return times * passed * lost(item * row, problem.gpu)
+        if not backward and item * row < problem.gpu.shared_memory_per_block_bytes:
+            return 0.0
+        again = item * row * problem.gpu.sm_count * SOFTMAX_BLOCKS * (1 + backward)
+        return times * passed * beyond(again, REREAD_ROOM * problem.gpu.l2_bytes, REREAD_STEEPNESS)
     if "batch_norm" in name and not backward and not _in_training(problem):
         return 0.0
     if "batch_norm" in name or has_two_kernels(problem):
         return passed * _outgrown(passed, problem.gpu)
-    row_bytes = item * row_of(problem)
-    weights = passed if backward and _has_weights(problem) else 0.0
-    return passed * lost(row_bytes, problem.gpu) + weights * _outgrown(passed, problem.gpu)
+    if backward:  # the share of the bandwidth has the second pass over rows in it, which none of their lengths saves
+        return passed * _outgrown(passed, problem.gpu) if _has_weights(problem) else 0.0
+    return passed * lost(item * row_of(problem), problem.gpu)
 
 
 def lost(row_bytes: float, gpu: Gpu) -> float:

@@ -216,7 +216,7 @@ class Dispatch(TorchDispatchMode):
     def plain(self, plan: Plan, func: OpOverload, args: Arguments) -> object:
         """Tensors of one device and numbers, without keywords; what turns out to be anything else is `general`."""
         key: list[Hashable] = [plan]
-        device, first, scattered, shared = NOWHERE, None, False, False
+        device, first, shared, scattered = NOWHERE, None, False, plan.ordered and len(args) > 1 and args[0] is args[1]
         for value in args:
             if (kind := value.__class__) is Tensor or kind is Parameter:
                 try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
+from typing import NamedTuple
 
 import torch
 
@@ -20,7 +22,24 @@ def bytes_of(tensor: torch.Tensor) -> int:
 
 FOUR: torch.dtype | None = getattr(torch, "float4_e2m1fn_x2", None)
 """Two numbers of four bits in a byte."""
-ORDERLY = (0, False, False)
+
+
+class Disorder(NamedTuple):
+    """How the operands of an operator lie in memory, as far as its time depends on it.
+
+    Bytes of those of the result's size, or of parts that are concatenated or padded, whose neighbours in memory are not
+    those of the result; whether any other such operand has strides of its own, so that the kernel works out each
+    element's place; whether channels come last; bytes that are not in memory, of an expanded operand, or once only,
+    of one that is given twice.
+    """
+
+    scattered: int = 0
+    strided: bool = False
+    channels_last: bool = False
+    repeated: int = 0
+
+
+ORDERLY = Disorder()
 BENCHMARK: Callable[[], bool] = torch._C._get_cudnn_benchmark
 Layout = Callable[[Arguments], tuple[str, ...]]
 
@@ -36,26 +55,37 @@ def channels_last(tensor: torch.Tensor) -> bool:
     return bool(strides[1] == 1 and strides[-1] >= tensor.shape[1] > 1)
 
 
-def disorder(args: Arguments, out: object) -> tuple[int, bool, bool]:
-    """How the operands of an operator lie in memory, as far as its time depends on it.
-
-    Bytes of those of the result's size, or of parts that are concatenated or padded, whose neighbours in memory are not
-    those of the result; whether any other such operand has strides of its own, so that the kernel works out each
-    element's place; whether channels come last.
-    """
+def disorder(args: Arguments, out: object) -> Disorder:
+    """How the operands of an operator lie in memory."""
     result = out[0] if isinstance(out, (tuple, list)) else out
     parts = args[0] if args and isinstance(args[0], (tuple, list)) else ()
     tensors = [one for one in (result, *args, *parts) if one.__class__ is torch.Tensor and one.layout is torch.strided]
     if all(one.is_contiguous() for one in tensors):
-        return ORDERLY
+        twice = len(args) > 1 and args[0] is args[1] and isinstance(args[0], torch.Tensor)
+        return Disorder(repeated=bytes_of(args[0])) if twice else ORDERLY
     if not isinstance(result, torch.Tensor) or result.layout is not torch.strided or result.is_nested:
         return ORDERLY
     dense, shape, strides = fastest_dimension(result), result.shape, result.stride()
-    operands = (one for one in (*args, *parts) if isinstance(one, torch.Tensor) and one.layout is torch.strided)
-    whole = [one for one in operands if not one.is_nested and one.dim() == len(shape) and _is_part(one.shape, shape)]
-    scattered = sum(bytes_of(one) for one in whole if fastest_dimension(one) != dense)
-    strided = any(one.stride() != strides for one in whole if one.shape == shape)
-    return scattered, strided, any(map(channels_last, tensors))
+    given = (one for one in (*args, *parts) if isinstance(one, torch.Tensor) and one.layout is torch.strided)
+    operands = [one for one in given if not one.is_nested]
+    whole = [one for one in operands if one.dim() == len(shape) and _is_part(one.shape, shape)]
+    return Disorder(
+        sum(bytes_of(one) for one in whole if _lies_across(one, dense)),
+        any(one.stride() != strides for one in whole if one.shape == shape),
+        any(map(channels_last, tensors)),
+        sum(map(bytes_of, operands)) - sum(stored_bytes(one) for one in {id(one): one for one in operands}.values()),
+    )
+
+
+def _lies_across(tensor: torch.Tensor, dense: int) -> bool:
+    """Whether a tensor's neighbours along a dimension lie apart in memory, not side by side or all in one place."""
+    return dense >= 0 and fastest_dimension(tensor) != dense and tensor.stride(dense) != 0
+
+
+def stored_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of a tensor's elements in memory: one that is expanded has some of them many times."""
+    sizes = zip(tensor.stride(), tensor.shape, strict=True)
+    return min(1, tensor.numel()) * tensor.element_size() * prod(size for stride, size in sizes if stride)
 
 
 def _is_part(shape: torch.Size, whole: torch.Size) -> bool:

@@ -48,7 +48,7 @@ def signature(call: Call, tf32: bool) -> Signature:
     if known.access == "writes":
         read -= sum(map(bytes_of, tensors_in(args[:1])))
     elif known.access == "fills first":
-        written *= 2
+        written += read
     elif known.access == "gathers":
         read += min(first, written) - first
     elif known.access == "scatters":
@@ -66,11 +66,10 @@ def signature(call: Call, tf32: bool) -> Signature:
         detail.append(("cudnn", 1))
     if known.tf32 == CUDNN and BENCHMARK():
         detail.append(("benchmark", 1))
-    scattered, strided, _ = disorder(args, call.out) if known.layout == "order" else ORDERLY
-    if scattered:
-        detail.append(("scattered", scattered))
-    elif strided:
-        detail.append(("strided", 1))
+    lies = disorder(args, call.out) if known.layout == "order" else ORDERLY
+    read -= lies.repeated
+    if lies.scattered or lies.strided:
+        detail.append(("scattered", lies.scattered) if lies.scattered else ("strided", 1))
     if known.workspace and plan.layout:
         detail += [(name, 1) for name in plan.layout(args)]
     if plan.attributes:

@@ -111,9 +111,14 @@ def margin_loss(call: Demand) -> Need:
     return Need((tensor.shape[0] * tensor.element_size(),)) if reduced else NOTHING
 
 
+def in_order(call: Demand) -> Need:
+    """Contiguous copies of tensors that are not, expanded gradients among them."""
+    return Need(tuple(size_of(one) for one in call.inputs if one.layout is torch.strided and not one.is_contiguous()))
+
+
 def softmax_backward(call: Demand) -> Need:
-    """The product of gradient and result."""
-    return Need((size_of(call.inputs[1]),))
+    """The product of gradient and result, in order."""
+    return Need((*in_order(call).sizes, size_of(call.inputs[1])))
 
 
 def complex_to_real(call: Demand) -> Need:
@@ -222,15 +227,19 @@ def group_norm_backward(call: Demand) -> Need:
 
 
 def layer_norm_backward(call: Demand) -> Need:
-    """Partial sums for weight and bias where there are very many short rows: 32 rows a block, 32768 blocks at most."""
+    """Copies in order, and partial sums for weight and bias where there are very many short rows.
+
+    These take 32 rows a block, 32768 blocks at most.
+    """
+    copies = in_order(call)
     tensor, weight = call.inputs[1], call.get("weight")
     width = math.prod(call.get("normalized_shape", ()))
     rows = tensor.numel() // max(1, width)
     if VERSION < (2, 8) or weight is None or rows <= 64 * 1024 or width // 32 >= call.gpu.sm_count // 2:
-        return NOTHING
+        return copies
     blocks = min(32 * 1024 // -(-width // 32), -(-rows // 32))
     asked = call.get("output_mask", (True, True, True))[1:]
-    return Need((blocks * width * weight.element_size(),) * sum(asked))
+    return Need((*copies.sizes, *(blocks * width * weight.element_size(),) * sum(asked)))
 
 
 NATIVE = "aten/src/ATen/native/cuda/"
@@ -248,6 +257,9 @@ SCRATCH: tuple[Row, ...] = (
         NATIVE + "Loss.cu; aten/src/ATen/native/Loss.cpp; an H200's peaks"),
     Row(("multi_margin_loss", "multilabel_margin_loss_forward"), margin_loss,
         NATIVE + "MultiMarginLoss.cu, MultiLabelMarginCriterion.cu; an H200's peaks"),
+    Row(("_softmax", "_log_softmax", "_log_softmax_backward_data"), in_order, NATIVE + "SoftMax.cu (host_softmax)"),
+    Row(("native_layer_norm", "_fused_rms_norm"), in_order,
+        NATIVE + "layer_norm_kernel.cu (expect_contiguous); Liger-Kernel's peaks on an H100"),
     Row(("_softmax_backward_data",), softmax_backward, NATIVE + "SoftMax.cu (softmax_backward_cuda_out); an H200's"),
     Row(("_fft_c2r",), complex_to_real, NATIVE + "SpectralOps.cpp (_fft_c2r_cufft, _exec_fft); an H200's peaks"),
     Row(("argmax", "argmin"), indexing, NATIVE + "ReduceArgMaxKernel.cu, ReduceArgMinKernel.cu"),
