@@ -66,16 +66,35 @@ def test_additions_reach_what_neusight_timed(cost_model, share):
 
 def test_a_layer_norm_reads_its_rows_twice_unless_l2_holds_those_in_flight():
     rows = norm("aten::native_layer_norm", (32768, 8192))
-    assert passes(V100, rows) == pytest.approx(3, rel=0.03)
+    assert passes(V100, rows) == pytest.approx(3, rel=0.1)
     assert passes(L4, rows) == pytest.approx(2, rel=0.03)
 
 
-def test_an_rms_norm_takes_as_long_as_a_layer_norm():
-    for backward, gpu in [(backward, gpu) for backward in ("", "_backward") for gpu in (V100, L4)]:
-        one, other = (
-            norm(f"aten::{name}{backward}", (32768, 1024)) for name in ("_fused_rms_norm", "native_layer_norm")
-        )
-        assert gpu.kernel(one).duration_ns == gpu.kernel(other).duration_ns
+def test_an_rms_norm_has_less_to_compute_than_a_layer_norm_forward():
+    for gpu in (V100, L4):
+        found = {
+            (backward, name): gpu.kernel(norm(f"aten::{name}{backward}", (32768, 1024))).duration_ns
+            for backward in ("", "_backward")
+            for name in ("_fused_rms_norm", "native_layer_norm")
+        }
+        assert 0.6 < found["", "_fused_rms_norm"] / found["", "native_layer_norm"] < 1.0
+        assert found["_backward", "_fused_rms_norm"] == found["_backward", "native_layer_norm"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype", "measured_us"),
+    [
+        (1048576, 16, "float32", 1537),
+        (802816, 96, "bfloat16", 886),
+        (65536, 256, "float32", 116),
+        (50432, 768, "bfloat16", 105),
+    ],
+)
+def test_short_rows_of_a_layer_norm_wait_for_their_blocks(rows, columns, dtype, measured_us):
+    """An H100's (make hardware), up to 34 times as long as their bytes take, before corrections."""
+    h100 = CostModel(gpus.find("H100"), (13, 0))
+    found = h100.priced(norm("aten::native_layer_norm", (rows, columns), dtype=dtype)).duration_ns / 1000
+    assert found == pytest.approx(measured_us, rel=0.35)
 
 
 def test_a_batch_norm_reads_its_images_twice_in_training_only():
