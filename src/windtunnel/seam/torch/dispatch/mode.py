@@ -215,8 +215,8 @@ class Dispatch(TorchDispatchMode):
 
     def plain(self, plan: Plan, func: OpOverload, args: Arguments) -> object:
         """Tensors of one device and numbers, without keywords; what turns out to be anything else is `general`."""
-        key: list[Hashable] = [plan]
-        device, first, shared, scattered = NOWHERE, None, False, plan.ordered and len(args) > 1 and args[0] is args[1]
+        key: list[Hashable] = [plan, plan.ordered and len(args) > 1 and args[0] is args[1]]
+        device, first, scattered, shared = NOWHERE, None, False, False
         for value in args:
             if (kind := value.__class__) is Tensor or kind is Parameter:
                 try:
