@@ -1,27 +1,38 @@
-"""Where things lie: the launch's context and a warp's frame, as `runtime/runtime.c` declares them too."""
+"""Where things lie: the launch's context and a warp's frame, as `runtime/runtime.h` declares them too."""
 
 from __future__ import annotations
 
+from ctypes import sizeof
 from dataclasses import dataclass
 
 from windtunnel.ptx.calls import Flat
-from windtunnel.ptx.structures import Machine
+from windtunnel.ptx.structures import Context, Frame, Machine, SiteCounts
 from windtunnel.ptx.syntax import BYTES, Declaration, Source
 from windtunnel.ptx.values import LANES
 
-PARAMETERS, SHARED_BASE, BLOCK_INDEX, GRID_SIZE, BLOCK_SIZE = 0, 8, 16, 28, 40
-DYNAMIC_SHARED, SHARED_BYTES, TRAP, BLOCK_COUNTS, SITES, VARIABLES = 52, 56, 64, 72, 80, 104
-MACHINE, WARPS, COOPERATIVE, LAST, STOPPED = 88, 96, 136, 144, 152
+PARAMETERS, SHARED_BASE = Context.parameters.offset, Context.shared_base.offset
+BLOCK_INDEX, GRID_SIZE, BLOCK_SIZE = Context.block.offset, Context.grid.offset, Context.size.offset
+DYNAMIC_SHARED, SHARED_BYTES, TRAP = Context.dynamic_shared.offset, Context.shared_bytes.offset, Context.trap.offset
+BLOCK_COUNTS, SITES, VARIABLES = Context.block_counts.offset, Context.sites.offset, Context.variables.offset
+MACHINE, WARPS, COOPERATIVE = Context.machine.offset, Context.warps.offset, Context.cooperative.offset
+LAST, STOPPED = Context.last.offset, Context.stopped.offset
 EPOCH = Machine.epoch.offset
-PROGRAM_COUNTERS, ALIVE, WAITING, MODE, RESUME, WARP, LOCAL = 0, 128, 132, 136, 140, 144, 152
-BARRIER, BARRIER_THREADS, BARRIER_SITE, VOTE, VOTES, AGREEMENT, SPINS = 160, 164, 168, 240, 244, 248, 252
-THREAD_INDEX = 256
-HELD, PASSES, FORCED = 640, 644, 648
-BUDGET, LOOPS = 148, 1 << 22
-TOGETHER, OFFERED = 796, 960
+PROGRAM_COUNTERS, ALIVE, WAITING, MODE = (
+    Frame.counter.offset,
+    Frame.alive.offset,
+    Frame.waiting.offset,
+    Frame.mode.offset,
+)
+RESUME, WARP, LOCAL, BUDGET = Frame.resume.offset, Frame.warp.offset, Frame.local.offset, Frame.budget.offset
+BARRIER, BARRIER_THREADS = Frame.barrier.offset, Frame.barrier_count.offset
+BARRIER_SITE, VOTE, VOTES = Frame.barrier_site.offset, Frame.vote.offset, Frame.votes.offset
+AGREEMENT, SPINS, THREAD_INDEX = Frame.agreement.offset, Frame.spins.offset, Frame.thread.offset
+HELD, PASSES, FORCED = Frame.held.offset, Frame.passes.offset, Frame.forced.offset
+TOGETHER, OFFERED = Frame.together.offset, Frame.offered.offset
 """The lanes that have met, and what each has brought."""
-REGISTERS = 1216
-SITE_BYTES = 88
+REGISTERS = sizeof(Frame)
+SITE_BYTES = sizeof(SiteCounts)
+LOOPS = 1 << 22
 WHOLE_GRID = 16
 """The number of the barrier of all blocks, beside a block's 16."""
 WHOLE, PARTIAL = "whole", "partial"

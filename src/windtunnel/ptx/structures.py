@@ -28,8 +28,7 @@ class Region(Structure):
 
 class SiteCounts(Structure):
     _fields_ = [("low", c_uint64), ("high", c_uint64), ("requests", c_uint64), ("lanes", c_uint64), ("sectors",
-        c_uint64),
-                ("wavefronts", c_uint64), ("bytes", c_uint64), ("lines", c_uint64), ("region", c_void_p),
+        c_uint64), ("wavefronts", c_uint64), ("bytes", c_uint64), ("lines", c_uint64), ("region", c_void_p),
                 ("own_low", c_uint64), ("own_high", c_uint64), ("others", c_void_p),
                 ("other_count", c_int64)]  # fmt: skip
 
@@ -105,7 +104,8 @@ class Frame(Structure):
         ("vote", c_uint32), ("votes", c_int32), ("agreement", c_int32), ("spins", c_int32),
         ("thread", (c_int32 * LANES) * 3), ("held", c_uint32), ("passes", c_uint32),
         ("forced", c_uint32), ("at_barrier", c_uint32), ("named", c_uint32 * LANES), ("missed", c_uint32),
-        ("arrived", c_int32), ("straight", c_int32), ("rest", c_uint32 * 9),
+        ("arrived", c_int32), ("straight", c_int32), ("together", c_uint32), ("sign", c_int32 * LANES),
+        ("rest", c_uint32 * 8), ("offered", c_uint64 * LANES),
     ]  # fmt: skip
 
 
