@@ -23,8 +23,9 @@ NEIGHBOURS, EIGHTS, ONES, SCATTERED = range(4)
 GROUP = 8
 OWN_SPACES = 16
 """The code of the first space that is a block's or a thread's own."""
-AHEAD = 3
-"""Warps whose loads are fetched early: a host's processor sees no stream in what the warps of a block read in turn."""
+AHEAD, PAGE_AHEAD = 3, 32
+"""Warps whose loads are fetched early, and whose in a kernel with barriers, where a block's warps take turns over a row
+and a host's processor sees no stream."""
 SAFE = 176
 """Offset of unused bytes in a frame: what lanes that take no part access."""
 PERMIT = f"""define internal {MASK} @wt_permit({ADDRESSES} %a, {MASK} %m, {TOLD}, i32 %size) noinline {{
@@ -159,12 +160,12 @@ def size_of(name: str) -> int:
 class AccessFunction:
     """The function `ld4_i32`, or one like it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, ahead: int) -> None:
         found = NAME.match(name)
         assert found, name
         self.name, self.load, self.count, self.type = name, found[1] == "ld", int(found[2]), found[3]
         self.one, self.align = vector(self.type), BITS[self.type] // 8
-        self.size = self.align * self.count
+        self.size, self.ahead = self.align * self.count, ahead
         many = self.one if self.count == 1 else "{" + ", ".join([self.one] * self.count) + "}"
         self.result = many if self.load else "void"
         self.values = "" if self.load else "".join(f", {self.one} %x{j}" for j in range(self.count))
@@ -242,7 +243,7 @@ class AccessFunction:
         if self.load:
             text += (
                 f"  %own = icmp uge i32 %code, {OWN_SPACES}\n  br i1 %own, label %near, label %ahead\nahead:\n"
-                f"  %next = getelementptr i8, ptr %p, i64 {AHEAD * LANES * self.size}\n"
+                f"  %next = getelementptr i8, ptr %p, i64 {self.ahead * LANES * self.size}\n"
                 f"  call void @llvm.prefetch.p0(ptr %next, i32 0, i32 3, i32 1)\n"
                 f"  %after = getelementptr i8, ptr %next, i64 64\n"
                 f"  call void @llvm.prefetch.p0(ptr %after, i32 0, i32 3, i32 1)\n  br label %near\nnear:\n"
@@ -369,7 +370,7 @@ class AccessFunction:
         return text + f"  %r = {call}\n  ret {self.result} %r\n}}"
 
 
-def function(name: str) -> tuple[str, dict[str, str]]:
+def function(name: str, ahead: int) -> tuple[str, dict[str, str]]:
     """The text of an access function, and what it declares."""
-    made = AccessFunction(name)
+    made = AccessFunction(name, ahead)
     return made.text(), made.declared()

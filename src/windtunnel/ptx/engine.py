@@ -122,6 +122,7 @@ def _compile_c(name: str) -> bytes:
         return out.read_bytes()
 
 
+@functools.cache
 def runtime_address(folder: Path, name: str) -> int:
     return int(runtime(folder).get_function_address(name))  # type: ignore[attr-defined]
 
@@ -142,6 +143,7 @@ class Code:
         )
         self.engine.add_object_file(llvm.ObjectFileRef.from_data(data))
         self.engine.finalize_object()
+        self._addresses: dict[str, int] = {}
 
     @staticmethod
     def _object(text: str, level: int) -> bytes:
@@ -156,4 +158,6 @@ class Code:
         return made
 
     def address(self, name: str) -> int:
-        return int(self.engine.get_function_address(name))
+        if name not in self._addresses:
+            self._addresses[name] = int(self.engine.get_function_address(name))
+        return self._addresses[name]

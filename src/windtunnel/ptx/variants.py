@@ -78,8 +78,9 @@ def intermediate(kernel: Prepared, instrumented: bool) -> tuple[str, list[str]]:
         declared |= more
         if instrumented:
             bodies.append(access.permit(size))
+    in_turns = any(map(kernel.graph.ends_with_barrier, range(len(kernel.graph.blocks))))
     for name in accesses:
-        text, more = access.function(name)
+        text, more = access.function(name, access.PAGE_AHEAD if in_turns else access.AHEAD)
         bodies.append(text)
         declared |= more
     if helpers:

@@ -24,7 +24,6 @@ static int crooked(uint64_t address, int size) { return (address & (uint64_t)(si
 // A warp's access that is one run of neighbours, or four of eight lanes each (all neighbours, or all at one place):
 // answers 0 unless all of it is good, with nothing to report. The shapes are access.py's.
 enum { NEIGHBOURS, EIGHTS, ONES };
-enum { GROUP = 8 };
 
 typedef struct {
   uint64_t starts[4], low, high, bytes; // of each run
@@ -106,27 +105,6 @@ static int global_groups(Context *c, Frame *f, const Groups *g) {
   return 1;
 }
 
-// All lanes read one or two words of shared memory, or both halves of the warp 16 neighbours: as products in tiles do.
-static int shared_words(Context *c, Frame *f, int shape, uint64_t a, uint64_t b, int size, int site) {
-  Machine *m = c->machine;
-  uint64_t base = c->shared_base, low = a < b ? a : b, high = a < b ? b : a, bytes = shape == ONES ? size : GROUP * size;
-  if (low < base || high + bytes > base + (uint64_t)c->shared_bytes || crooked(a | b, size)) return 0;
-  m->access++;
-  if (c->checking & CHECK) {
-    int good = size >= 1 << m->grain;
-    if (shape == EIGHTS) good = good && shared_run(c, a - base, 2 * (int)bytes, size, f->warp, 0, 1, LOAD);
-    else if (a == b) good = good && shared_one(c, a - base, size, f->warp, 0xffffffffu);
-    else good = good && shared_one(c, a - base, size, f->warp, 0xffff) && shared_one(c, b - base, size, f->warp, 0xffff0000u);
-    if (!good) { m->access--; return 0; }
-  }
-  if (c->checking & COUNT) {
-    Site *s = &c->sites[site];
-    s->wavefronts += 1 + (shape == ONES && high >> 2 != low >> 2 && !((high - low) >> 2 & 31));
-    s->requests++, s->lanes += LANES, s->bytes += (uint64_t)LANES * size;
-  }
-  return 1;
-}
-
 // The usual case: all lanes are neighbours.
 static int line(Context *c, Frame *f, Groups *g, int space) {
   if (crooked(g->starts[0], g->size)) return 0;
@@ -138,12 +116,8 @@ static int line(Context *c, Frame *f, Groups *g, int space) {
   return good;
 }
 
-int wt_groups(int shape, int bits, uint64_t a, uint64_t b, uint64_t d, uint64_t e, int size, int code, int site, Context *c, Frame *f) {
-  if (code == 16 + LOAD && bits == -1 && size <= 4 && !c->trap) {
-    if (shape == ONES && a == b && d == e) return shared_words(c, f, shape, a, d, size, site);
-    if (shape == EIGHTS && a == d && b == e && b == a + GROUP * (uint64_t)size) return shared_words(c, f, shape, a, b, size, site);
-  }
-  Groups g = {{a, b, d, e}, .runs = 4, .size = size, .shape = shape, .kind = code & 15, .constant = code >> 8, .site = site, .lanes = LANES, .bits = (uint32_t)bits};
+static __attribute__((noinline)) int groups(int shape, int bits, const uint64_t *starts, int size, int code, int site, Context *c, Frame *f) {
+  Groups g = {{starts[0], starts[1], starts[2], starts[3]}, .runs = 4, .size = size, .shape = shape, .kind = code & 15, .constant = code >> 8, .site = site, .lanes = LANES, .bits = (uint32_t)bits};
   int space = code >> 4 & 15, good = 0;
   if (c->trap || !bits || space > 1) return 0;
   if (shape == NEIGHBOURS && bits == -1) return line(c, f, &g, space);
@@ -155,13 +129,23 @@ int wt_groups(int shape, int bits, uint64_t a, uint64_t b, uint64_t d, uint64_t 
     g.starts[1] = g.starts[2] = g.starts[3] = g.starts[0];
   } else if (bits != -1) return 0;
   g.bytes = (uint64_t)size * (shape == ONES ? 1 : shape == EIGHTS ? GROUP : g.lanes);
-  g.low = g.high = a = g.starts[0];
-  for (int k = 1; k < 4; k++) g.low = g.starts[k] < g.low ? g.starts[k] : g.low, g.high = g.starts[k] > g.high ? g.starts[k] : g.high, a |= g.starts[k];
-  if (crooked(a, size)) return 0;
+  g.low = g.high = g.starts[0];
+  uint64_t places = g.starts[0];
+  for (int k = 1; k < 4; k++) g.low = g.starts[k] < g.low ? g.starts[k] : g.low, g.high = g.starts[k] > g.high ? g.starts[k] : g.high, places |= g.starts[k];
+  if (crooked(places, size)) return 0;
   c->machine->access++;
   good = space ? shared_groups(c, f, &g) : global_groups(c, f, &g);
   c->machine->access -= !good; // it is asked for lane by lane
   return good;
+}
+
+int wt_groups(int shape, int bits, uint64_t a, uint64_t b, uint64_t d, uint64_t e, int size, int code, int site, Context *c, Frame *f) {
+  if (code == 16 + LOAD && bits == -1 && size <= 4 && !c->trap) {
+    if (shape == ONES && a == b && d == e) return shared_words(c, f->warp, a, d, size, site);
+    if (shape == NEIGHBOURS) return shared_neighbours(c, f->warp, a, size, site);
+    if (shape == EIGHTS && a == d && b == e && b == a + GROUP * (uint64_t)size) return shared_halves(c, f->warp, a, size, site);
+  }
+  return groups(shape, bits, (uint64_t[]){a, b, d, e}, size, code, site, c, f);
 }
 
 // Shared memory of an SM at its least: what leaves a block's there is in another's, and a GPU goes on. LeetCUDA's

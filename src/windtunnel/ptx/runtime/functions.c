@@ -1,6 +1,9 @@
 // Functions of the special-function unit and of CUDA's mathematical library, over the lanes of a warp.
 // Each is computed in double and rounded once, which keeps every error bound of the CUDA guide.
 #include "runtime.h"
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 
 #define M(name) double name(double);
 M(exp) M(exp2) M(expm1) M(log) M(log2) M(log10) M(log1p) M(sin) M(cos) M(tan) M(asin) M(acos) M(atan) M(sinh) M(cosh) M(tanh)
@@ -51,26 +54,72 @@ static inline double limited(double x) { return x < -1000.0 ? -1000.0 : x > 1000
     for (int k = sizeof c / 8 - 2; k >= 0; k--) r = r * x + c[k];                                                     \
     return r;                                                                                                         \
   }
-SERIES(exp2_series, 0.99999999995954847, 0.69314718054592972, 0.24022651213595367, 0.055504109412174062, 0.0096180256029284802, 0.0013333450559028491, 0.00015469731984045393, 1.5310081603349563e-05)
 SERIES(atanh_series, 1.0000000000044313, 0.33333332590466996, 0.20000198988900028, 0.14267110094840452, 0.11816140470109167)
 SERIES(sine_series, 0.99999999999545752, -0.16666666630194357, 0.0083333286469307235, -0.00019839161328383086, 2.7169683059515662e-06)
 SERIES(cosine_series, 0.999999999950131, -0.49999999599570544, 0.041666615208461835, -0.0013886573215477649, 2.4375696452776505e-05)
-SERIES(erf_series, 1.1283791670623626, -0.37612638475993548, 0.11283782622069155, -0.026865438310536435, 0.0052210534121810113, -0.00084843965423144841, 0.00011268253819636467, -9.6735905648000761e-06) // erf(x) / x of x^2, to 1
-SERIES(erfc_series, -0.00016623510427038468, 1.1294779546269897, 0.63341438646518511, 0.108213713526359, -0.025081559440152536, 0.0041585908452627003, -0.00043228073884436172, 2.0940136662319471e-05) // -log(erfc(x)), 1 to 4
 
-// The mantissa is between the roots of 1/2 and 2, so that a whole power only adds to the exponent's bits: |x| < 1000.
-static inline double short_power_of_two(double x) {
-  double whole = x + 6755399441055744.0, n = whole - 6755399441055744.0, r = exp2_series(x - n);
-  uint64_t k, bits;
-  memcpy(&k, &whole, 8);
-  memcpy(&bits, &r, 8);
-  return double_of(bits + (k << 52)); // the low bits of `whole` are n
+// Eight lanes at once, and a table of 16 numbers that each of them chooses from by the low bits of its index.
+typedef double Wide __attribute__((vector_size(64)));
+typedef int64_t Whole __attribute__((vector_size(64)));
+typedef float Narrow __attribute__((vector_size(32)));
+typedef float Sixteen __attribute__((vector_size(64), aligned(4)));
+typedef int32_t Bits __attribute__((vector_size(32)));
+// Stored as they are read again: a processor hands on what it has just stored only to a load within one store.
+#define EIGHTS(F, ...)                                                                                                 \
+  for (int i = 0; i < LANES; i += 16) {                                                                               \
+    Sixteen all = *(const Sixteen *)(x + i);                                                                          \
+    Narrow low = F(__builtin_shufflevector(all, all, 0, 1, 2, 3, 4, 5, 6, 7), ##__VA_ARGS__);                         \
+    Narrow high = F(__builtin_shufflevector(all, all, 8, 9, 10, 11, 12, 13, 14, 15), ##__VA_ARGS__);                  \
+    *(Sixteen *)(out + i) = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); \
+  }
+static inline Narrow either(Bits which, float one, Narrow other) {
+  return (Narrow)((which & (Bits){} + (int32_t)bits_of(one)) | (~which & (Bits)other));
 }
+static inline Wide chosen(const void *table, Whole index) {
+#ifdef __AVX512F__
+  return _mm512_permutex2var_pd(_mm512_loadu_pd(table), (__m512i)index, _mm512_loadu_pd((const char *)table + 64));
+#else
+  Wide r;
+  for (int k = 0; k < 8; k++) memcpy((char *)&r + 8 * k, (const char *)table + 8 * (index[k] & 15), 8);
+  return r;
+#endif
+}
+static const double ROUNDING = 6755399441055744.0; // what is added to it is a whole number, in its low bits
+
+// 2^(k / 16) less what k << 48 adds to its bits.
+static const uint64_t POWERS[16] = {
+  0x3ff0000000000000, 0x3fefb5586cf9890f, 0x3fef72b83c7d517b, 0x3fef387a6e756238,
+  0x3fef06fe0a31b715, 0x3feedea64c123422, 0x3feebfdad5362a27, 0x3feeab07dd485429,
+  0x3feea09e667f3bcd, 0x3feea11473eb0187, 0x3feeace5422aa0db, 0x3feec49182a3f090,
+  0x3feee89f995ad3ad, 0x3fef199bdd85529c, 0x3fef5818dcfba487, 0x3fefa4afa2a490da,
+};
 // e^(x / limit) and its like: beyond the limits, an underflow is zero and an overflow infinite in float.
-static inline float exponential(float x, double scale) {
-  float edge = (float)(300.0 / scale), low = x < -edge ? -edge : x, inner = low > edge ? edge : low;
-  float r = (float)short_power_of_two((double)inner * scale);
-  return x != x ? float_of(0x7fffffff) : r;
+static inline Narrow exponential(Narrow x, double scale) {
+  _Pragma("clang fp contract(fast)") float edge = (float)(300.0 / scale);
+  Narrow low = either(x < -edge, -edge, x), inner = either(low > edge, edge, low);
+  Wide y = __builtin_convertvector(inner, Wide) * scale, whole = y * 16.0 + ROUNDING, f = y - (whole - ROUNDING) * 0.0625;
+  Wide r = 1.0 + f * (0.6931471801625687 + f * (0.24022650691319414 + f * (0.055505736314614036 + f * 0.009618317140580765)));
+  Wide power = (Wide)((Whole)chosen(POWERS, (Whole)whole) + ((Whole)whole << 48));
+  return either(x != x, float_of(0x7fffffff), __builtin_convertvector(r * power, Narrow));
+}
+
+// erf(x) / x between k / 4 and (k + 1) / 4, a row a power of the distance from the middle in quarters.
+static const double ERROR_FUNCTION[][16] = {
+  {1.1225296384106704, 1.0776450918261928, 0.9971854115014688, 0.896085784068411, 0.7896784281792958, 0.6895782347506112, 0.6021192204553746, 0.5290613640907307, 0.4693392803014201, 0.4207229733819406, 0.3808741425767081, 0.3478094417948717, 0.31999683304491994, 0.2962957584351326, 0.2758619875475331, 0.25806450515769186},
+  {-0.02328873710660266, -0.0648615203868898, -0.09347434941082279, -0.1060973537952483, -0.1047565492516926, -0.09440335708417062, -0.08025337897701337, -0.06606873812756807, -0.053764524583197824, -0.043864894171910813, -0.0361644063676269, -0.030219062021834935, -0.025594565943860875, -0.021946889385849835, -0.01902481183852282, -0.0166493009911294},
+  {-0.022852853973353706, -0.018031036226933295, -0.010328980942577051, -0.002483035729139647, 0.0033871106216718096, 0.006516760806463861, 0.007317157490457154, 0.006712550826909193, 0.005553936914797206, 0.004366952421438909, 0.0033724869828657793, 0.002609605254737203, 0.0020435178568791405, 0.001624898525838226, 0.0013119174937006076, 0.0010741272121020792},
+  {0.0008652704572782312, 0.002234146473157893, 0.0027397679738660366, 0.0023687842624347203, 0.001503605046943245, 0.0006098979468948171, -2.147036287495589e-05, -0.0003329964325953992, -0.00041048499471751183, -0.0003693497340961363, -0.0002920813567409854, -0.00021875696555037145, -0.00016148149194924902, -0.0001199341942475208, -9.039650908575911e-05, -6.928521362303128e-05},
+  {0.00041651862111986675, 0.0002457877199756346, 6.957993594823687e-06, -0.00017502339657571683, -0.00023700049894102978, -0.00019753741655651816, -0.00011621306455324321, -4.3642527709334746e-05, -1.6559484145111358e-07, 1.727802994771098e-05, 1.9760275630073853e-05, 1.6465644717300853e-05, 1.2221581603581026e-05, 8.719805730310157e-06, 6.2006598069725944e-06, 4.464034696736706e-06},
+  {-1.8992072546073224e-05, -4.514303502994523e-05, -4.538875136673532e-05, -2.4974063477180636e-05, -6.766850977331802e-07, 1.404348226269431e-05, 1.652021579397503e-05, 1.1779151622356026e-05, 5.783902254608266e-06, 1.6416230426197327e-06, -2.983639779312927e-07, -8.440351243225264e-07, -7.961288181897375e-07, -5.988021715564255e-07, -4.1751943172239607e-07, -2.863828313026083e-07},
+  {-5.9808775378629935e-06, -2.326608330588603e-06, 2.0764377998388664e-06, 4.228697705391924e-06, 3.486427585393478e-06, 1.3608611276068494e-06, -3.782862855590626e-07, -1.0309579274666865e-06, -8.853823930852266e-07, -4.912445294211993e-07, -1.8046153085660096e-07, -2.3732408182086935e-08, 2.811566099696855e-08, 3.365613357633039e-08, 2.609506238385445e-08, 1.789781451320544e-08},
+};
+static inline Narrow error_function(Narrow x) {
+  _Pragma("clang fp contract(fast)") Bits sign = (Bits)x & INT32_MIN;
+  Narrow size = (Narrow)((Bits)x & INT32_MAX), inner = either(size > 3.99f, 3.99f, size); // from there on it is 1
+  Wide y = __builtin_convertvector(inner, Wide), place = y * 4.0 - 0.5, whole = place + ROUNDING, f = place - (whole - ROUNDING);
+  Wide r = chosen(ERROR_FUNCTION[6], (Whole)whole);
+  for (int k = 5; k >= 0; k--) r = r * f + chosen(ERROR_FUNCTION[k], (Whole)whole);
+  return either(x != x, float_of(0x7fffffff), (Narrow)((Bits)__builtin_convertvector(r * y, Narrow) | sign));
 }
 static inline float logarithm(float x, double scale) {
   _Pragma("clang fp contract(fast)") double wide = (double)x;
@@ -81,12 +130,6 @@ static inline float logarithm(float x, double scale) {
   float r = (float)(((double)(int32_t)exponent * 0.69314718055994531 + 2.0 * s * atanh_series(s * s)) * scale);
   float edge = x == 0.0f ? float_of(0xff800000) : x > 0.0f ? x : float_of(0x7fffffff); // infinity stays; NaN, or below zero
   return x > 0.0f && x < float_of(0x7f800000) ? r : edge;
-}
-static inline float error_function(float x) {
-  float size = fabsf(x), inner = size < 4.0f ? size : 4.0f;
-  double small = (double)inner * erf_series((double)inner * (double)inner), large = 1.0 - short_power_of_two(-1.4426950408889634074 * erfc_series((double)inner));
-  float r = (float)(size < 1.0f ? small : large);
-  return x != x ? float_of(0x7fffffff) : float_of(bits_of(r) | (bits_of(x) & 0x80000000));
 }
 // Of arguments that are not too large: the sine, or the cosine by a quarter of a turn more.
 #define FEW_TURNS 100000.0f
@@ -108,9 +151,9 @@ static int few_turns(const float *x) {
 
 #define LOOP for (int i = 0; i < LANES; i++)
 // For long chains of arithmetic: as many at once as there are lanes.
-#define SIDE_BY_SIDE _Pragma("clang loop vectorize_width(8) interleave_count(4)") LOOP
-void wt_ex2_float(float *out, const float *x) { SIDE_BY_SIDE out[i] = exponential(x[i], 1.0); }
-void wt_lg2_float(float *out, const float *x) { SIDE_BY_SIDE out[i] = logarithm(x[i], 1.4426950408889634074); }
+#define SIDE_BY_SIDE _Pragma("clang loop vectorize_width(16) interleave_count(2)") LOOP
+void wt_ex2_float(float *restrict out, const float *restrict x) { EIGHTS(exponential, 1.0) }
+void wt_lg2_float(float *restrict out, const float *restrict x) { SIDE_BY_SIDE out[i] = logarithm(x[i], 1.4426950408889634074); }
 // The unit takes turns, not radians: x / 2 pi is rounded towards zero to a float, so large arguments have no fraction.
 static double turns(float x) {
   uint32_t size = bits_of(x) & 0x7fffffff;
@@ -226,13 +269,13 @@ static double rhypot(double x, double y) { return 1.0 / hypot(x, y); }
 #define TWO(NAME)                                                                                                      \
   void wt__nv_##NAME##f(float *out, const float *x, const float *y) { LOOP out[i] = nan_of((float)NAME((double)x[i], (double)y[i])); } \
   void wt__nv_##NAME(double *out, const double *x, const double *y) { LOOP out[i] = NAME(x[i], y[i]); }
-void wt__nv_expf(float *out, const float *x) { SIDE_BY_SIDE out[i] = exponential(x[i], 1.4426950408889634074); }
-void wt__nv_exp2f(float *out, const float *x) { SIDE_BY_SIDE out[i] = exponential(x[i], 1.0); }
-void wt__nv_exp10f(float *out, const float *x) { SIDE_BY_SIDE out[i] = exponential(x[i], 3.3219280948873623479); }
-void wt__nv_logf(float *out, const float *x) { SIDE_BY_SIDE out[i] = logarithm(x[i], 1.0); }
-void wt__nv_log2f(float *out, const float *x) { SIDE_BY_SIDE out[i] = logarithm(x[i], 1.4426950408889634074); }
-void wt__nv_log10f(float *out, const float *x) { SIDE_BY_SIDE out[i] = logarithm(x[i], 0.43429448190325182765); }
-void wt__nv_erff(float *out, const float *x) { SIDE_BY_SIDE out[i] = error_function(x[i]); }
+void wt__nv_expf(float *restrict out, const float *restrict x) { EIGHTS(exponential, 1.4426950408889634074) }
+void wt__nv_exp2f(float *restrict out, const float *restrict x) { EIGHTS(exponential, 1.0) }
+void wt__nv_exp10f(float *restrict out, const float *restrict x) { EIGHTS(exponential, 3.3219280948873623479) }
+void wt__nv_logf(float *restrict out, const float *restrict x) { SIDE_BY_SIDE out[i] = logarithm(x[i], 1.0); }
+void wt__nv_log2f(float *restrict out, const float *restrict x) { SIDE_BY_SIDE out[i] = logarithm(x[i], 1.4426950408889634074); }
+void wt__nv_log10f(float *restrict out, const float *restrict x) { SIDE_BY_SIDE out[i] = logarithm(x[i], 0.43429448190325182765); }
+void wt__nv_erff(float *restrict out, const float *restrict x) { EIGHTS(error_function) }
 void wt__nv_sinf(float *out, const float *x) {
   if (few_turns(x)) LOOP out[i] = circular(x[i], 0);
   else LOOP out[i] = nan_of((float)sin((double)x[i]));

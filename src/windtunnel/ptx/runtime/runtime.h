@@ -187,6 +187,7 @@ enum { CHECK = 1, COUNT = 2 };
 enum { GRID = 16 }; // the barrier of the whole grid, beside a block's 16
 enum { READ = 1, WRITTEN = 2 };
 enum { LOAD, STORE, ATOMIC };
+enum { GROUP = 8 }; // lanes of which access.py knows how they lie
 enum { READ_ONLY = 1, ADDS = 1, SUMS = 2 }; // of a load; of an atomic
 enum { OUT_OF_BOUNDS = 1, UNINITIALIZED, MISALIGNED, RACE, CONFLICT, SHARED_OUT_OF_BOUNDS, SHARED_UNINITIALIZED,
        DIVERGENT_BARRIER, MISSING_LANES, LOCAL_OUT_OF_BOUNDS, ASSERTION, TRAPPED, HANGING, WARP_RACE, EXITED, SPINNING, ENDLESS,
@@ -210,3 +211,6 @@ void shared_shadow(Context *c, uint64_t offset, int size, int site, int thread, 
 int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int lane, int twice, int kind);
 void begin_copies(Context *c);
 int shared_one(Context *c, uint64_t offset, int size, int warp, uint32_t lanes);
+int shared_words(Context *c, int warp, uint64_t a, uint64_t b, int size, int site);
+int shared_halves(Context *c, int warp, uint64_t a, int size, int site);
+int shared_neighbours(Context *c, int warp, uint64_t a, int size, int site);

@@ -196,12 +196,26 @@ static int in_a_row(Context *c, char *frames, Step whole) {
   return next;
 }
 
+// Whether a warp is the last one and those before it have ended.
+static int ended_before(Context *c, char *frames, Frame *last) {
+  if (last != frame_of(c, frames, c->warps - 1)) return 0;
+  for (Frame *f = (Frame *)frames; f < last; f = (Frame *)((char *)f + c->frame_bytes))
+    if (f->mode != 2) return 0;
+  return 1;
+}
+
 // A block until it has ended, waits for the grid, or only asks for what other blocks write.
 static int run_block(Context *c, char *frames, Step whole, Step partial, const uint32_t *alive) {
   for (uint64_t round = 0;; round++) {
     int waits = 0, asks = 0, moved = 0, next = 0;
     Frame *stopped = 0;
-    if (!c->schedule && in_step(c, frames)) next = in_a_row(c, frames, whole), stopped = c->stopped, moved = 1;
+    if (!c->schedule && in_step(c, frames)) {
+      next = in_a_row(c, frames, whole), stopped = c->stopped, moved = 1;
+      if (next == -1 && ended_before(c, frames, stopped)) { // the usual end: all in their turn
+        stopped->mode = 2, stopped->alive = 0;
+        return ENDED;
+      }
+    }
     if (c->trap) return ENDED;
     for (int i = 0; i < c->warps; i++) {
       uint64_t seed = c->schedule ? c->schedule * 0x2545f4914f6cdd1dull + c->linear * 31 + round : 0;

@@ -2,6 +2,8 @@
 #include "runtime.h"
 
 // A function of a number of cells, for those that most accesses have: loops of known length become a few instructions.
+// They are not unrolled before they go in vectors: what is left of them then is bits, one after another.
+#define CELLS _Pragma("clang loop unroll(disable) vectorize(enable)") for (int j = 0; j < n; j++)
 #define INLINED static inline __attribute__((always_inline))
 #define OF_CELLS(run, n, shift, ...) \
   (shift ? run(__VA_ARGS__, n, shift) : n == 32 ? run(__VA_ARGS__, 32, 0) : n == 16 ? run(__VA_ARGS__, 16, 0) \
@@ -20,12 +22,12 @@ static uint32_t *own(Machine *m, Region *r, int64_t q) {
 // Notes that lanes of a warp read neighbouring cells: `bits` are those of the first cell.
 INLINED void note_readers(uint32_t *restrict readers, uint32_t *restrict reader, uint32_t *restrict read_at, int n, int shift, uint32_t bits, uint32_t tag, uint32_t epoch) {
   uint32_t fewer = 0;
-  for (int j = 0; j < n; j++) fewer |= (read_at[j] ^ epoch) | (reader[j] ^ MANY);
+  CELLS fewer |= (read_at[j] ^ epoch) | (reader[j] ^ MANY);
   if (!fewer) return; // several warps have read all of them already
-  for (int j = 0; j < n; j++) {
+  CELLS {
     uint32_t before = read_at[j] == epoch;
-    readers[j] = bits << (j >> shift) | (before && reader[j] == tag ? readers[j] : 0);
-    reader[j] = before && reader[j] >> 16 != tag >> 16 ? MANY : tag;
+    readers[j] = bits << (j >> shift) | (before & (reader[j] == tag) ? readers[j] : 0);
+    reader[j] = before & (reader[j] >> 16 != tag >> 16) ? MANY : tag;
     read_at[j] = epoch;
   }
 }
@@ -33,7 +35,7 @@ INLINED void note_readers(uint32_t *restrict readers, uint32_t *restrict reader,
 // Whether anyone but the lane of each cell has read it in this epoch.
 INLINED uint32_t read_by_others(const uint32_t *readers, const uint32_t *reader, const uint32_t *read_at, int n, int shift, int lane, uint32_t warp, uint32_t epoch) {
   uint32_t bad = 0;
-  for (int j = 0; j < n; j++) bad |= read_at[j] == epoch && (reader[j] >> 16 != warp || readers[j] != 1u << (lane + (j >> shift)));
+  CELLS bad |= (read_at[j] == epoch) & ((reader[j] >> 16 != warp) | (readers[j] != 1u << (lane + (j >> shift))));
   return bad;
 }
 
@@ -44,7 +46,7 @@ INLINED int own_run(Context *c, Region *r, int64_t q, uint32_t me, int warp, int
   uint32_t *at = own(m, r, q), *restrict wrote = at + OWN_WROTE * PAGE, *restrict writer = at + OWN_WRITER * PAGE, *restrict access = at + OWN_ACCESS * PAGE;
   uint32_t *restrict read_at = at + OWN_READ_AT * PAGE, *restrict reader = at + OWN_READER * PAGE, *restrict readers = at + OWN_READERS * PAGE;
   uint32_t epoch = m->epoch, now = m->warp_epoch[warp & 63] & 0xffff, tag = (uint32_t)warp << 16 | (m->warp_met[warp & 63] & 0xffff), thread = warp * LANES + lane, bad = 0;
-  for (int j = 0; j < n; j++) bad |= wrote[j] == epoch && (writer[j] & 0xffff) != thread + (j >> shift);
+  CELLS bad |= (wrote[j] == epoch) & ((writer[j] & 0xffff) != thread + (j >> shift));
   if (kind == LOAD) {
     if (bad) return 0;
     note_readers(readers, reader, read_at, n, shift, 1u << lane, tag, epoch);
@@ -52,9 +54,9 @@ INLINED int own_run(Context *c, Region *r, int64_t q, uint32_t me, int warp, int
   }
   if (bad | read_by_others(readers, reader, read_at, n, shift, lane, (uint32_t)warp, epoch)) return 0;
   uint32_t this = m->access;
-  for (int j = 0; j < n; j++) wrote[j] = epoch;
-  for (int j = 0; j < n; j++) writer[j] = now << 16 | (thread + (j >> shift));
-  for (int j = 0; j < n; j++) access[j] = this;
+  CELLS wrote[j] = epoch;
+  CELLS writer[j] = now << 16 | (thread + (j >> shift));
+  CELLS access[j] = this;
   return 1;
 }
 
@@ -84,6 +86,8 @@ static void own_shadow(Context *c, Region *r, int64_t q, int site, int thread, i
   at[OWN_WROTE * step] = m->epoch, at[OWN_WRITER * step] = now << 16 | thread, at[OWN_ACCESS * step] = m->access;
 }
 
+enum { AHEAD = 1024 }; // cells
+
 // Cells of neighbouring lanes, all at once; answers 0 if there is something to report.
 INLINED int global_cells(Context *c, Region *r, uint64_t offset, int bytes, int part, int warp, int lane, int kind, int n, int shift) {
   int g = c->machine->global_grain;
@@ -94,20 +98,20 @@ INLINED int global_cells(Context *c, Region *r, uint64_t offset, int bytes, int 
     if (r->blank)
       for (int i = 0; i < bytes; i++) bad |= r->blank[offset + i];
     if (r->writer && !bad) {
-      for (int i = 0; i < n; i++) bad |= current(writer[i] & by, base) && writer[i] != me;
+      CELLS bad |= current(writer[j] & by, base) & (writer[j] != me);
       if (bad || (r->pages && !own_run(c, r, offset >> g, me, warp, lane, kind, n, shift))) return 0;
-      for (int i = 0; i < n && r->reader; i++) reader[i] = current(reader[i], base) && reader[i] != me ? several : me;
+      if (r->reader)
+        CELLS reader[j] = current(reader[j], base) & (reader[j] != me) ? several : me;
     }
     return !bad;
   }
   if (r->writer && !part) {
-    for (int i = 0; i < n; i++) {
-      uint32_t wrote = writer[i] & NUMBER;
-      bad |= current(wrote, base) && wrote != me;
-    }
-    for (int i = 0; i < n && r->reader; i++) bad |= current(reader[i], base) && reader[i] != me;
+    for (int j = 0; j < n; j += 16) __builtin_prefetch(writer + j + AHEAD, 1); // where a row's next block comes by
+    CELLS bad |= current(writer[j] & NUMBER, base) & ((writer[j] & NUMBER) != me);
+    if (r->reader)
+      CELLS bad |= current(reader[j], base) & (reader[j] != me);
     if (bad || (r->pages && !own_run(c, r, offset >> g, me, warp, lane, kind, n, shift))) return 0;
-    for (int i = 0; i < n; i++) writer[i] = me;
+    CELLS writer[j] = me;
   }
   if (r->blank) memset(r->blank + offset, 0, bytes);
   return 1;
@@ -308,51 +312,92 @@ INLINED int shared_cells(Context *c, int64_t q, int warp, int lane, int twice, i
   uint32_t epoch = m->epoch, first = m->shadow[0], now = m->warp_epoch[warp & 63] & 0xffff, tag = (uint32_t)warp << 16 | (m->warp_met[warp & 63] & 0xffff);
   uint32_t bad = 0, thread = warp * LANES + lane, this = m->access, *restrict copier = array(m, COPIER) + q;
   if (m->copies)
-    for (int j = 0; j < n; j++) bad |= copier[j];
+    CELLS bad |= copier[j];
   if (m->atomics)
-    for (int j = 0; j < n; j++) bad |= array(m, ATOMIC_AT)[q + j] == epoch;
+    CELLS bad |= array(m, ATOMIC_AT)[q + j] == epoch;
   if (bad) return 0;
   if (kind == LOAD) {
-    for (int j = 0; j < n; j++) bad |= wrote[j] - first >= epoch - first; // not yet, or in this epoch
+    CELLS bad |= wrote[j] - first >= epoch - first; // not yet, or in this epoch
     if (bad) return 0;
     note_readers(readers, reader, read_at, n, shift, twice ? 0x00010001u : 1u << lane, tag, epoch);
     return 1;
   }
-  for (int j = 0; j < n; j++) bad |= wrote[j] == epoch && (writer[j] & 0xffff) != thread + (j >> shift);
+  CELLS bad |= (wrote[j] == epoch) & ((writer[j] & 0xffff) != thread + (j >> shift));
   if (bad | read_by_others(readers, reader, read_at, n, shift, lane, (uint32_t)warp, epoch)) return 0;
-  for (int j = 0; j < n; j++) early[j] &= -(uint32_t)(wrote[j] >= first); // an array a loop: these go in vectors
-  for (int j = 0; j < n; j++) wrote[j] = epoch;
-  for (int j = 0; j < n; j++) writer[j] = now << 16 | (thread + (j >> shift));
-  for (int j = 0; j < n; j++) access[j] = this;
+  CELLS early[j] &= -(uint32_t)(wrote[j] >= first); // an array a loop: these go in vectors
+  CELLS wrote[j] = epoch;
+  CELLS writer[j] = now << 16 | (thread + (j >> shift));
+  CELLS access[j] = this;
   return 1;
 }
 
-// What products in tiles read: a word a lane, 16 or 32 of them.
-static __attribute__((noinline)) int read_32(Context *c, int64_t q, int warp) { return shared_cells(c, q, warp, 0, 0, LOAD, 32, 0); }
-static __attribute__((noinline)) int read_16_twice(Context *c, int64_t q, int warp) { return shared_cells(c, q, warp, 0, 1, LOAD, 16, 0); }
+// What products in tiles write: a word a lane.
 static __attribute__((noinline)) int write_32(Context *c, int64_t q, int warp) { return shared_cells(c, q, warp, 0, 0, STORE, 32, 0); }
 
 int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int lane, int twice, int kind) {
-  if (size == 4 && !lane && c->machine->grain == 2) {
-    if (bytes == 128) return kind == LOAD ? read_32(c, (int64_t)offset >> 2, warp) : write_32(c, (int64_t)offset >> 2, warp);
-    if (bytes == 64 && twice) return read_16_twice(c, (int64_t)offset >> 2, warp);
-  }
+  if (size == 4 && !lane && c->machine->grain == 2 && bytes == 128 && kind == STORE) return write_32(c, (int64_t)offset >> 2, warp);
   int grain = c->machine->grain, n = bytes >> grain, shift = __builtin_ctz(size) - grain;
   return OF_CELLS(shared_cells, n, shift, c, offset >> grain, warp, lane, twice, kind);
+}
+
+// Lanes of a warp that read one cell.
+INLINED int one_cell(Machine *m, uint64_t q, uint32_t tag, uint32_t lanes) {
+  uint32_t epoch = m->epoch, first = m->shadow[0];
+  int64_t step = m->shared_room;
+  uint32_t *cell = array(m, 0) + q, *reader = &cell[READER * step], before = cell[READ_AT * step] == epoch;
+  if (cell[WROTE * step] - first >= epoch - first || (m->copies && cell[COPIER * step]) || (m->atomics && cell[ATOMIC_AT * step] == epoch)) return 0;
+  if (before && *reader == MANY) return 1;
+  cell[READERS * step] = lanes | (before && *reader == tag ? cell[READERS * step] : 0);
+  *reader = before && *reader >> 16 != tag >> 16 ? MANY : tag;
+  cell[READ_AT * step] = epoch;
+  return 1;
 }
 
 // Lanes of a warp that read one place.
 int shared_one(Context *c, uint64_t offset, int size, int warp, uint32_t lanes) {
   Machine *m = c->machine;
-  uint32_t epoch = m->epoch, first = m->shadow[0], tag = (uint32_t)warp << 16 | (m->warp_met[warp & 63] & 0xffff);
-  int64_t step = m->shared_room;
-  for (uint64_t q = offset >> m->grain; q <= (offset + size - 1) >> m->grain; q++) {
-    uint32_t *cell = array(m, 0) + q, *reader = &cell[READER * step], before = cell[READ_AT * step] == epoch;
-    if (cell[WROTE * step] - first >= epoch - first || (m->copies && cell[COPIER * step]) || (m->atomics && cell[ATOMIC_AT * step] == epoch)) return 0;
-    if (before && *reader == MANY) continue;
-    cell[READERS * step] = lanes | (before && *reader == tag ? cell[READERS * step] : 0);
-    *reader = before && *reader >> 16 != (uint32_t)warp ? MANY : tag;
-    cell[READ_AT * step] = epoch;
-  }
+  uint32_t tag = (uint32_t)warp << 16 | (m->warp_met[warp & 63] & 0xffff);
+  for (uint64_t q = offset >> m->grain; q <= (offset + size - 1) >> m->grain; q++)
+    if (!one_cell(m, q, tag, lanes)) return 0;
   return 1;
 }
+
+static inline void count_read(Context *c, int site, int size, int wavefronts) {
+  Site *s = &c->sites[site];
+  if (c->checking & COUNT) s->wavefronts += wavefronts, s->requests++, s->lanes += LANES, s->bytes += (uint64_t)LANES * size;
+}
+
+// All lanes read one word of shared memory, or each half of the warp its own: as products in tiles do.
+int shared_words(Context *c, int warp, uint64_t a, uint64_t b, int size, int site) {
+  Machine *m = c->machine;
+  uint64_t base = c->shared_base, room = (uint64_t)c->shared_bytes - size;
+  if ((int64_t)room < 0 || a - base > room || b - base > room || ((a | b) & (uint64_t)(size - 1))) return 0;
+  if (c->checking & CHECK) {
+    uint32_t tag = (uint32_t)warp << 16 | (m->warp_met[warp & 63] & 0xffff);
+    int g = m->grain, first = a == b ? -1 : 0xffff, rest = 0xffff << 16;
+    if (size < 1 << g) return 0;
+    if (size > 1 << g) {
+      if (!shared_one(c, a - base, size, warp, first) || (a != b && !shared_one(c, b - base, size, warp, rest))) return 0;
+    } else if (!one_cell(m, (a - base) >> g, tag, first) || (a != b && !one_cell(m, (b - base) >> g, tag, rest))) return 0;
+  }
+  m->access++;
+  count_read(c, site, size, 1 + (a >> 2 != b >> 2 && !(((a >> 2) - (b >> 2)) & 31)));
+  return 1;
+}
+
+// Neighbouring words that all lanes read, or `twice`: 16 that both halves of the warp do.
+INLINED int shared_line(Context *c, int warp, uint64_t a, int size, int site, int twice) {
+  Machine *m = c->machine;
+  uint64_t base = c->shared_base, bytes = (uint64_t)size * LANES >> twice;
+  if (a < base || a + bytes > base + (uint64_t)c->shared_bytes || (a & (uint64_t)(size - 1))) return 0;
+  if (c->checking & CHECK) {
+    if (size == 4 && m->grain == 2) {
+      if (!shared_cells(c, (int64_t)(a - base) >> 2, warp, 0, twice, LOAD, LANES >> twice, 0)) return 0;
+    } else if (size < 1 << m->grain || !shared_run(c, a - base, (int)bytes, size, warp, 0, twice, LOAD)) return 0;
+  }
+  m->access++;
+  count_read(c, site, size, 1);
+  return 1;
+}
+int shared_halves(Context *c, int warp, uint64_t a, int size, int site) { return shared_line(c, warp, a, size, site, 1); }
+int shared_neighbours(Context *c, int warp, uint64_t a, int size, int site) { return shared_line(c, warp, a, size, site, 0); }
