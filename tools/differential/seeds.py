@@ -8,6 +8,8 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+EVERY_S = 20.0
+"""How often a run says how far it is: one that ends early goes on from there with `FIRST:END`."""
 RAISED = "raised"
 """How a line begins that says what a case raised."""
 
@@ -33,8 +35,11 @@ def judged(
     The count of "" is that of cases with a line at all.
     """
     counts: Counter[str] = Counter()
-    begin = time.monotonic()
+    begin = said = time.monotonic()
     for seed in seeds:
+        if time.monotonic() - said > EVERY_S:
+            said = time.monotonic()
+            print(f"{what}s before {seed} of {seeds.stop}: {counts['']} differ", flush=True)
         try:
             told = judge(seed)
         except (RuntimeError, TypeError, ValueError, AssertionError):  # the finding is that it raises
