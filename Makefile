@@ -248,7 +248,7 @@ accuracy-languages: environment
 accuracy-clusters: environment
 	$(RUN) -m tools.compare clusters $(ARGS)
 
-# ARGS="relu --verbose" prints a line for each row. python -m tools.corpus.custom_kernels runs the kernels again.
+# ARGS="relu --verbose" prints a line for each row; ARGS=--record writes the figures. python -m tools.corpus.custom_kernels runs the kernels again.
 accuracy-cuda-kernels: environment
 	$(RUN) -m tools.compare custom_kernels $(ARGS)
 

@@ -22,11 +22,13 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from statistics import median
 
 from tools.calibration import calibrate_bands, calibrate_compiled, calibrate_sustained
 from tools.calibration.calibrate_cost import is_fitted
 from tools.corpus import recordings
 from tools.corpus.outcomes import Outcome, errors_of, show, summarize, tau
+from tools.docs import figures
 from windtunnel import gpus
 from windtunnel.cost.sustained import limit_of
 
@@ -258,10 +260,15 @@ def custom_kernels(options: argparse.Namespace) -> None:
             if options.verbose:
                 print(f"{call.kind:12} {call.shape:24} {call.label:40} {one.predicted:9.4f} of {call.ms:9.4f} ms "
                       f"{one.ratio - 1:+7.0%}, band {one.band:.0%}")  # fmt: skip
-            for name in ("all", "fitted" if of.is_fitted(call.kind) else "left out", call.kind):
+            for name in ("all", "fitted" if of.is_fitted(call.kind) else "left-out", call.kind):
                 groups[name].append(one)
-    for name, some in groups.items():
-        print(f"{name:12} {of.summary(some)}")
+    rows = {name: of.figures_of(some) for name, some in groups.items()}
+    for name, row in rows.items():
+        bias = median(one.ratio for one in groups[name])
+        print(f"{name:12} {row['number']:4} rows, median factor {row['factor']:.2f}, within 30 % {row['near']:3} %, within "
+              f"2.5 times {row['far']:3} %, inside the band {row['inside']:3} %, predicted over published {bias:.2f}")  # fmt: skip
+    if options.record:
+        figures.record("custom-kernels", rows)
 
 
 CORPORA: dict[str, Callable[[argparse.Namespace], None]] = {
@@ -279,6 +286,7 @@ def main() -> None:
     parser.add_argument("--dashboard", action="store_true", help="of compiled models, the dashboard's training steps")
     parser.add_argument("--unseen", action="store_true", help="rows of images that nothing was fitted on")
     parser.add_argument("--verbose", action="store_true", help="a line for each row of custom_kernels")
+    parser.add_argument("--record", action="store_true", help="write docs/figures/custom-kernels.json")
     parser.add_argument("--without", action="append", default=[], help="leave out images' models whose names begin so")
     options = parser.parse_args()
     options.only = options.only or options.word

@@ -110,15 +110,12 @@ def outcome(call: Call) -> Outcome:
     return Outcome(call.label, call.kind, call.recording.step_ns(cost, steps=64) / 1e6, call.ms, band)
 
 
-def summary(some: Sequence[Outcome]) -> str:
-    """How many rows, the median factor that they are off by, and how many are within 30 %, 2.5 times and the band."""
+def figures_of(some: Sequence[Outcome]) -> dict[str, float]:
+    """How many rows, the median factor that they are off by, and the percentages within 30 %, 2.5 times and the band."""
     factors = [max(one.ratio, 1 / one.ratio) for one in some]
-    shares = [sum(one <= most for one in factors) / len(some) for most in (1.3, 2.5)]
-    bias, inside = median(one.ratio for one in some), sum(one.inside for one in some) / len(some)
-    return (
-        f"{len(some):4} rows, median factor {median(factors):.2f}, within 30 % {shares[0]:4.0%}, within 2.5 times "
-        f"{shares[1]:4.0%}, inside the band {inside:4.0%}, predicted over published {bias:.2f}"
-    )
+    near, far = (round(100 * sum(one <= most for one in factors) / len(some)) for most in (1.3, 2.5))
+    inside = round(100 * sum(one.inside for one in some) / len(some))
+    return {"number": len(some), "factor": round(median(factors), 2), "near": near, "far": far, "inside": inside}
 
 
 def checkout(folder: Path) -> Path:
