@@ -311,6 +311,21 @@ int launched_by_a_thread(torch::Tensor x) {  // while this one has Python's lock
   thread.join();
   return found;
 }
+std::vector<double> timed_by_a_thread(torch::Tensor x) {  // one that Python does not know
+  std::chrono::duration<double> steady{}, of_day{};
+  float events = 0;
+  std::thread thread([&] {
+    cudaEvent_t one, other;
+    auto begin = Steady::now();
+    auto day = std::chrono::system_clock::now();
+    cudaEventCreate(&one), cudaEventCreate(&other), cudaEventRecord(one);
+    slow_here<<<1, 256>>>(x.data_ptr<float>(), x.numel());
+    cudaEventRecord(other), cudaEventSynchronize(other), cudaEventElapsedTime(&events, one, other);
+    steady = Steady::now() - begin, of_day = std::chrono::system_clock::now() - day;
+  });
+  thread.join();
+  return {steady.count(), of_day.count(), events * 1e-3};
+}
 bool waited() {  // threads wait as long as they say, by whatever clock they reckon
   std::mutex m;
   std::condition_variable v;
@@ -330,8 +345,8 @@ bool waited() {  // threads wait as long as they say, by whatever clock they rec
 def test_host_code_reads_the_modelled_clock(session: Session) -> None:
     cpp_extension = importlib.import_module("torch.utils.cpp_extension")
     declared = "std::vector<double> seconds(torch::Tensor x); double now(); bool waited(); "
-    declared += "int launched_by_a_thread(torch::Tensor x);"
-    names = ["seconds", "now", "waited", "launched_by_a_thread"]
+    declared += "int launched_by_a_thread(torch::Tensor x); std::vector<double> timed_by_a_thread(torch::Tensor x);"
+    names = ["seconds", "now", "waited", "launched_by_a_thread", "timed_by_a_thread"]
     extension = cpp_extension.load_inline("clocks", declared, CLOCKS, functions=names)
     x = torch.randn(1 << 16, device="cuda")
     extension.seconds(x)
@@ -348,3 +363,8 @@ def test_host_code_reads_the_modelled_clock(session: Session) -> None:
     assert before < extension.now() < time.monotonic()
     assert extension.waited()
     assert extension.launched_by_a_thread(x) == 0
+    before = time.monotonic()
+    *by_thread, events = extension.timed_by_a_thread(x)
+    after = time.monotonic()
+    assert 0 < events < after - before
+    assert all(events < one < events + 0.05 for one in by_thread), (kernel, events, by_thread)

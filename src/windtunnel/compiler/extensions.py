@@ -24,6 +24,7 @@ MODELLED = (
     "time", "clock", "pthread_cond_timedwait", "pthread_cond_clockwait",
     "pthread_join", "pthread_cond_wait", "_ZNSt6thread4joinEv",
     "_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE",
+    "pthread_create", "_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE",
 )  # fmt: skip
 """Functions of the system that the stub library answers by the modelled clock, or without Python's lock
 (`runtime/clocks.cpp`)."""

@@ -12,6 +12,13 @@ bool answered();  // whether an emulation answers, which is looked for where non
 bool of_python();  // whether this thread is one of Python's: others may not wait for its lock, whose owner may wait for them
 void *let_go();  // of Python's lock, where this thread has it: those that it waits for may need it to ask
 void take_back(void *state);
+// A question of a thread that Python does not know, whose clock goes on where the answer ends.
+class Turn {
+  const bool apart;
+ public:
+  Turn();
+  ~Turn();
+};
 extern thread_local cudaError_t last;
 [[noreturn]] void raise();
 
@@ -25,6 +32,7 @@ template <class T> long long number(T value) {
 template <class... A> long long ask_number(const char *name, A... arguments) {
   const long long given[] = {number(arguments)..., 0};
   if (!answered()) return (long long)cudaErrorNoDevice;
+  const Turn turn;
   const long long found = answer(name, given, (int)sizeof...(A));
   if (found == RAISED) raise();
   return found;

@@ -1,6 +1,7 @@
 // The host's clocks as an extension's code reads them: the modelled ones, as Python's are. The linker puts these in the
 // place of the system's (`--wrap`, extensions.py); threads wait by the real ones.
 #include "ask.h"
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <ctime>
@@ -16,12 +17,34 @@ long long real(clockid_t id) {
   clock_gettime(id, &t);
   return t.tv_sec * SECOND + t.tv_nsec;
 }
+// What a thread of Python's last read, which starts others and may have the lock.
+std::atomic<long long> latest{0}, day_of_latest{0};
+// A thread that Python does not know reads without its lock: where its last call of CUDA ended, or it was started, and
+// what it has taken itself since by the real clock.
+thread_local struct { long long told = -1, at = 0, ran = 0; } apart;
+bool is_apart() { return windtunnel::answer && !windtunnel::of_python(); }
+long long own_time() {
+  const long long now = real(CLOCK_MONOTONIC);
+  if (apart.told < 0) apart.told = latest ? latest.load() : now, apart.at = now;
+  return apart.told + apart.ran + now - apart.at;
+}
 // Nanoseconds, by Python's name of the clock.
 long long read(const char *name, clockid_t id) {
   return windtunnel::of_python() && windtunnel::answered() ? windtunnel::ask_number(name) : real(id);
 }
-long long of_day() { return read("time", CLOCK_REALTIME); }
-long long steady() { return read("monotonic", CLOCK_MONOTONIC); }
+long long steady() {
+  if (is_apart()) return own_time();
+  const long long now = read("monotonic", CLOCK_MONOTONIC);
+  if (windtunnel::answer) latest = now;
+  return now;
+}
+long long of_day() {
+  if (is_apart() && day_of_latest) return own_time() + day_of_latest;
+  return read("time", CLOCK_REALTIME);
+}
+void before_a_thread() {
+  if (windtunnel::of_python() && windtunnel::answered()) day_of_latest = of_day() - steady();
+}
 bool is_steady(clockid_t id) { return id == CLOCK_MONOTONIC || id == CLOCK_MONOTONIC_RAW || id == CLOCK_MONOTONIC_COARSE || id == CLOCK_BOOTTIME; }
 bool is_of_day(clockid_t id) { return id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE; }
 timespec as_timespec(long long ns) { return {(time_t)(ns / SECOND), (long)(ns % SECOND)}; }
@@ -36,12 +59,31 @@ template <class F> int wait(clockid_t id, const timespec *until, F waited) {
   const long long wanted = until->tv_sec * SECOND + until->tv_nsec, left = wanted - (is_steady(id) ? steady() : of_day());
   const timespec end = as_timespec(real(id) + left);
   const int found = without_lock([&] { return waited(&end); });
-  if (found == ETIMEDOUT && windtunnel::of_python() && windtunnel::answered()) windtunnel::ask_number("passed", left);
+  if (found == ETIMEDOUT && !is_apart() && windtunnel::answered()) windtunnel::ask_number("passed", left);
   return found;
 }
 }  // namespace
 
+namespace windtunnel {
+Turn::Turn() : apart(is_apart()) {
+  if (apart) ::apart.ran = own_time() - ::apart.told;
+}
+Turn::~Turn() {
+  if (apart) ::apart.told = answer("monotonic", nullptr, 0), ::apart.at = real(CLOCK_MONOTONIC);
+}
+}  // namespace windtunnel
+
+void start_thread(std::thread *, void *, void (*)()) __asm__("_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE");
+
 extern "C" {
+void __wrap__ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE(std::thread *thread, void *state, void (*depends)()) {
+  before_a_thread();
+  start_thread(thread, state, depends);
+}
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*run)(void *), void *with) {
+  before_a_thread();
+  return pthread_create(thread, how, run, with);
+}
 std::chrono::steady_clock::time_point __wrap__ZNSt6chrono3_V212steady_clock3nowEv() { return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(steady())); }
 std::chrono::system_clock::time_point __wrap__ZNSt6chrono3_V212system_clock3nowEv() { return std::chrono::system_clock::time_point(std::chrono::nanoseconds(of_day())); }
 int __wrap_clock_gettime(clockid_t id, timespec *t) {
