@@ -64,14 +64,13 @@ def sentence(i: Incident) -> str:
     what = f"{VERBS.get(i.access, 'accesses')} {i.size} byte{'s' * (i.size != 1)}"
     where = f" of {i.argument or i.name}" if i.argument or i.name else ""
     if i.kind == "out-of-bounds":
-        if not 0 <= i.detail < FAR:
+        if not -FAR < i.detail < FAR:
             return (
                 f"{who} {what} at an address that is far from every allocation: a null, freed or uninitialized pointer"
             )
-        return f"{who} {what}, {i.detail} bytes behind the end{where}"
+        return f"{who} {what}, {_side(i.detail)}{where}"
     if i.kind == "other-allocation":
-        side = f"{i.detail - 1} bytes behind the end" if i.detail > 0 else f"{-i.detail} bytes before the beginning"
-        return f"{who} {what}, {side}{where}, in another allocation"
+        return f"{who} {what}, {_side(i.detail - (i.detail > 0))}{where}, in another allocation"
     if i.kind in ("shared-out-of-bounds", "local-out-of-bounds"):
         space = i.kind.split("-")[0]
         side = f"{i.detail} bytes behind the end of" if i.detail >= 0 else "outside of"
@@ -109,6 +108,10 @@ def sentence(i: Incident) -> str:
     if i.kind == "deadlock":
         return f"{who} waits at a barrier that the other threads of its block never reach"
     return f"{who} executes a trap instruction"
+
+
+def _side(detail: int) -> str:
+    return f"{detail} bytes behind the end" if detail >= 0 else f"{-detail} bytes before the beginning"
 
 
 def _raced(i: Incident, act: str, where: str) -> str:

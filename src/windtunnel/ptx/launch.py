@@ -250,8 +250,11 @@ class Run:
         return found
 
     def _meant(self, address: int, site: int) -> int:
-        """An address in the allocation, of those that a site's pointers may belong to, that is nearest to another."""
+        """An address in the allocation, of those that a site's pointers may belong to, that is nearest to another;
+        itself where nobody can tell."""
         counts = self.site_counts[site]
+        if not counts.own_high:
+            return address
         others = ctypes.cast(counts.others, ctypes.POINTER(ctypes.c_uint64)) if counts.other_count else ()
         ends = [(counts.own_low, counts.own_high)]
         ends += [(others[2 * k], others[2 * k + 1]) for k in range(counts.other_count)]
@@ -543,7 +546,8 @@ class Run:
             return None
         if kind in ("global-race", "global-warp-race") and asks:
             return None
-        meant = self._meant(raw.address, raw.site) if kind == "other-allocation" else raw.address
+        outside = kind in ("other-allocation", "out-of-bounds")
+        meant = self._meant(raw.address, raw.site) if outside else raw.address
         argument, name = (None, None) if elsewhere or kind not in OF_ALLOCATIONS else self.argument(meant)
         incident = Incident(
             kind=kind, access=site.kind, size=site.size, block=block, thread=thread,

@@ -166,6 +166,13 @@ static int64_t beyond(Machine *m, uint64_t address) { // bytes behind the end of
   return best ? (int64_t)(address - end) : INT64_MAX;
 }
 
+// Bytes behind the end of the allocation that the address was computed from, as far as that is known, or before its
+// beginning, which are negative; else behind the end of what lies below.
+static int64_t how_far(Context *c, int site, uint64_t address) {
+  int64_t outside = astray(&c->sites[site], address);
+  return outside ? outside - (outside > 0) : beyond(c->machine, address);
+}
+
 // The lanes of `bits` that may access `size` bytes at their addresses.
 int wt_access(const uint64_t *a, int bits, int size, int code, int site, Context *c, Frame *f) {
   Machine *m = c->machine;
@@ -198,7 +205,7 @@ int wt_access(const uint64_t *a, int bits, int size, int code, int site, Context
       place[lane] = (p - own) / 4 * 128 + lane * 4 + (p & 3);
     } else {
       Region *r = last && p >= last->low && p < last->high ? last : find(m, p);
-      if (!r || p + size > r->high) wrong(c, OUT_OF_BOUNDS, site, thread, p, beyond(m, p)), bad = 1;
+      if (!r || p + size > r->high) wrong(c, OUT_OF_BOUNDS, site, thread, p, how_far(c, site, p)), bad = 1;
       else if (crooked(p, size)) wrong(c, MISALIGNED, site, thread, p, 0), bad = 1;
       else {
         last = r;

@@ -78,7 +78,7 @@ def parameter_names(file: str, kernel: str, parameter: str | None) -> str:
 @cache
 def _in_source(file: str, kernel: str, number: int) -> str:
     base = re.escape(kernel.split("<")[0].rpartition("::")[2])
-    source = "".join(linecache.getlines(file))
+    source = "".join(line for line in linecache.getlines(file) if not line.lstrip().startswith("#"))
     found = re.search(rf"__global__[^;{{}}]*?\b{base}\s*\(", source)
     if found is not None:
         depth, at = 1, found.end()
