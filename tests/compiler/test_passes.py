@@ -15,7 +15,7 @@ from windtunnel.errors import UnsupportedError
 def test_what_only_nvcc_has_is_left_out() -> None:
     given = [
         "-O3", "--use_fast_math", "-gencode", "arch=compute_80,code=sm_80", "-gencode=arch=compute_90,code=sm_90",
-        "-Xptxas", "-v", "-DN=3", "-I", "include", "--expt-relaxed-constexpr", "-std=c++17", "-lineinfo",
+        "-Xptxas", "-v", "-DN=3", "-I", "include", "--expt-relaxed-constexpr", "-std=c++17", "-lineinfo", "-fopenmp",
     ]  # fmt: skip
     assert translated(given) == ("-DN=3", "-I", "include")
     assert fast_math_in(given)

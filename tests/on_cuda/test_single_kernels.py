@@ -557,7 +557,7 @@ TILES = r"""
 #include <cooperative_groups/scan.h>
 namespace cg = cooperative_groups;
 extern "C" __global__ void tiles(const float *x, float *sums, float *scans, int *votes) {
-  __shared__ cg::block_tile_memory<512> memory;
+  __shared__ cg::block_tile_memory<BLOCK> memory;
   auto tile = cg::tiled_partition<TILE>(cg::this_thread_block(memory));
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   float sum = cg::reduce(tile, x[i], cg::plus<float>()), most = cg::reduce(tile, x[i], cg::greater<float>());
@@ -569,13 +569,13 @@ extern "C" __global__ void tiles(const float *x, float *sums, float *scans, int 
 """
 
 
-@pytest.mark.parametrize("tile", [16, 64, 256])
-def test_tiles_of_several_warps_tell_each_other_values(session: Session, tile: int) -> None:
-    kernel = torch.cuda._compile_kernel(TILES.replace("TILE", str(tile)), "tiles")
+@pytest.mark.parametrize(("tile", "block"), [(16, 512), (64, 512), (256, 512), (64, 1024)])
+def test_tiles_of_several_warps_tell_each_other_values(session: Session, tile: int, block: int) -> None:
+    kernel = torch.cuda._compile_kernel(TILES.replace("TILE", str(tile)).replace("BLOCK", str(block)), "tiles")
     x = torch.randint(0, 10, (1024,), generator=torch.Generator().manual_seed(1)).float().cuda()
     sums, scans, votes = (torch.zeros(n, device="cuda") for n in (1024 // tile, 2048, 1024))
     votes = votes.int()
-    kernel(grid=(2, 1, 1), block=(512, 1, 1), args=[x, sums, scans, votes])
+    kernel(grid=(1024 // block, 1, 1), block=(block, 1, 1), args=[x, sums, scans, votes])
     rows = x.view(-1, tile)
     assert torch.equal(sums, rows.sum(1) + 1000 * rows.amax(1))
     assert torch.equal(scans[1024:].view(-1, tile), rows.cumsum(1))

@@ -411,6 +411,14 @@ def test_fault(program: Program) -> None:
     assert (done.trap is not None) == ends
 
 
+def test_what_lies_before_a_pointers_allocation_is_named_by_that_pointer() -> None:
+    x, y = np.ones(100, np.float32), np.zeros(100, np.float32)
+    source = "KERNEL k(const float *x, float *y) { int i = threadIdx_x; y[i] = x[i - 1]; }"
+    (fault,) = launch(source, [x, y], (1,), (32,)).faults
+    assert fault.kind == "out-of-bounds"
+    assert fault.message == "Thread (0, 0, 0) of block (0, 0, 0) reads 4 bytes, 4 bytes before the beginning of argument 0"
+
+
 def test_a_fault_names_block_thread_and_argument() -> None:
     x, y = np.ones(100, np.float32), np.zeros(100, np.float32)
     done = launch(PROGRAMS[0].source, [x, y, 100], (2,), (64,))

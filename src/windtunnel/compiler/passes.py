@@ -43,6 +43,8 @@ VALUED = ("-gencode", "-arch", "--gpu-architecture", "-code", "--gpu-code", "-Xp
 """Options of nvcc that take a value and that clang has no use for."""
 KEPT = re.compile(r"-(D|U|I|isystem|std=|include|f|O\d|L|l(?!ineinfo))")
 """Options that both compilers have."""
+OF_OTHERS = ("-O", "-std", "-fopenmp")
+"""Of these, what PyTorch's headers ask for themselves, and OpenMP's library, which clang's wheel lacks."""
 NAME_UNDEFINED = ("-Wl,-z,defs", "-Wl,--warn-unresolved-symbols")
 UNDEFINED = re.compile(r"undefined (?:reference to|symbol:) [`']?([^'\n]+)")
 
@@ -182,7 +184,7 @@ def translated(options: Sequence[str]) -> tuple[str, ...]:
                 next(left, None)
         elif option in ("-I", "-D", "-U", "-isystem", "-include", "-L"):
             found += [option, next(left, "")]
-        elif KEPT.match(option) and not option.startswith(("-O", "-std")):  # PyTorch's headers ask for ours
+        elif KEPT.match(option) and not option.startswith(OF_OTHERS):
             found.append(option)
     return tuple(found)
 

@@ -28,6 +28,12 @@ def test_a_parameter_is_named_as_in_the_source(tmp_path: Path) -> None:
     assert parameter_names(str(file), "row_sum", None) == ""
 
 
+def test_lines_of_the_preprocessor_are_no_parameters(tmp_path: Path) -> None:
+    file = tmp_path / "kernel.cu"
+    file.write_text("__global__ void zeroize(unsigned *elems\n#ifdef COUNTED\n, int count\n#endif\n) {}\n")
+    assert parameter_names(str(file), "zeroize", "argument 0") == "elems"
+
+
 def test_commas_in_brackets_separate_nothing() -> None:
     assert split("a, b<c, d>, (e, f)") == ["a", " b<c, d>", " (e, f)"]
     assert split(" ") == []

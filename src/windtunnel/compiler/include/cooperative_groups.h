@@ -64,8 +64,8 @@ template <unsigned int Size> struct warps_tile {
   WT_M static unsigned int meta_group_rank() { return thread_block::thread_rank() / Size; }
   WT_M static unsigned int meta_group_size() { return (thread_block::size() + Size - 1) / Size; }
   WT_M static void sync() {
-    if (meta_group_size() > 15) __assert_fail("at most 15 tiles of several warps are emulated in a block", __FILE__, __LINE__, "sync");
-    asm volatile("bar.sync %0, %1;" ::"r"(15 - meta_group_rank()), "r"(Size) : "memory");
+    const unsigned int number = meta_group_rank() < 15 ? 15 - meta_group_rank() : 17;  // 0 is the block's, 16 the grid's
+    asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(Size) : "memory");
   }
   WT_M static warp_lanes<32> warp() { return warp_lanes<32>{0xffffffffu, 0}; }
   WT_M static unsigned int first() { return meta_group_rank() * (Size / 32); }
