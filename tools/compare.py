@@ -265,8 +265,9 @@ def custom_kernels(options: argparse.Namespace) -> None:
     rows = {name: of.figures_of(some) for name, some in groups.items()}
     for name, row in rows.items():
         bias = median(one.ratio for one in groups[name])
-        print(f"{name:12} {row['number']:4} rows, median factor {row['factor']:.2f}, within 30 % {row['near']:3} %, within "
-              f"2.5 times {row['far']:3} %, inside the band {row['inside']:3} %, predicted over published {bias:.2f}")  # fmt: skip
+        print(f"{name:12} {row['number']:4} rows, median factor {row['factor']:.2f}, within 30 % {row['near']:3} %, "
+              f"within 2.5 times {row['far']:3} %, inside the band {row['inside']:3} %, predicted over published "
+              f"{bias:.2f}")  # fmt: skip
     if options.record:
         figures.record("custom-kernels", rows)
 

@@ -416,7 +416,7 @@ def test_what_lies_before_a_pointers_allocation_is_named_by_that_pointer() -> No
     source = "KERNEL k(const float *x, float *y) { int i = threadIdx_x; y[i] = x[i - 1]; }"
     (fault,) = launch(source, [x, y], (1,), (32,)).faults
     assert fault.kind == "out-of-bounds"
-    assert fault.message == "Thread (0, 0, 0) of block (0, 0, 0) reads 4 bytes, 4 bytes before the beginning of argument 0"
+    assert fault.message.endswith("reads 4 bytes, 4 bytes before the beginning of argument 0")
 
 
 def test_a_fault_names_block_thread_and_argument() -> None:

@@ -111,7 +111,7 @@ def outcome(call: Call) -> Outcome:
 
 
 def figures_of(some: Sequence[Outcome]) -> dict[str, float]:
-    """How many rows, the median factor that they are off by, and the percentages within 30 %, 2.5 times and the band."""
+    """How many rows, the median factor that they are off by, and percentages within 30 %, 2.5 times and the band."""
     factors = [max(one.ratio, 1 / one.ratio) for one in some]
     near, far = (round(100 * sum(one <= most for one in factors) / len(some)) for most in (1.3, 2.5))
     inside = round(100 * sum(one.inside for one in some) / len(some))
