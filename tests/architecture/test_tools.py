@@ -12,7 +12,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fitting": set(),
     "corpus": {"hardware"},
     "calibration": {"corpus", "fitting"},
-    "compare": {"corpus", "calibration"},
+    "compare": {"calibration", "corpus", "docs"},
     "exam": {"calibration", "corpus", "docs", "fitting"},
     "programs": {"docs"},
     "advice": {"programs"},
