@@ -304,6 +304,7 @@ std::vector<double> seconds(torch::Tensor x) {
   return {steady.count(), of_day.count(), b.tv_sec - a.tv_sec + (b.tv_nsec - a.tv_nsec) * 1e-9,
           d.tv_sec - c.tv_sec + (d.tv_usec - c.tv_usec) * 1e-6};
 }
+bool of_old_type(torch::Tensor x) { return x.type().is_cuda(); }
 double now() { return std::chrono::duration<double>(Steady::now().time_since_epoch()).count(); }
 int launched_by_a_thread(torch::Tensor x) {  // while this one has Python's lock
   cudaError_t found = cudaErrorUnknown;
@@ -346,9 +347,12 @@ def test_host_code_reads_the_modelled_clock(session: Session) -> None:
     cpp_extension = importlib.import_module("torch.utils.cpp_extension")
     declared = "std::vector<double> seconds(torch::Tensor x); double now(); bool waited(); "
     declared += "int launched_by_a_thread(torch::Tensor x); std::vector<double> timed_by_a_thread(torch::Tensor x);"
-    names = ["seconds", "now", "waited", "launched_by_a_thread", "timed_by_a_thread"]
+    declared += " bool of_old_type(torch::Tensor x);"
+    names = ["seconds", "now", "waited", "launched_by_a_thread", "timed_by_a_thread", "of_old_type"]
     extension = cpp_extension.load_inline("clocks", declared, CLOCKS, functions=names)
     x = torch.randn(1 << 16, device="cuda")
+    assert extension.of_old_type(x)
+    assert not extension.of_old_type(x.cpu())
     extension.seconds(x)
     started, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     started.record()

@@ -18,7 +18,8 @@ class Replacement(NamedTuple):
     new: str
 
 
-TENSOR = "ATen/core/TensorBase.h"
+TENSOR, BODY = "ATen/core/TensorBase.h", "ATen/core/TensorBody.h"
+BACKEND = "dispatchKeyToBackend(legacyExtractDispatchKey(key_set())),"
 REPLACED: dict[str, tuple[Replacement, ...]] = {
     TENSOR: (
         Replacement("return impl_->device();", "return windtunnel_device_of(impl_.get());"),
@@ -27,6 +28,7 @@ REPLACED: dict[str, tuple[Replacement, ...]] = {
         Replacement("return impl_->is_cuda();", "return windtunnel_device_of(impl_.get()).is_cuda();"),
         Replacement("namespace at {", "c10::Device windtunnel_device_of(const c10::TensorImpl*);\nnamespace at {"),
     ),
+    BODY: (Replacement(BACKEND, f"is_cuda() && !is_sparse() ? Backend::CUDA : {BACKEND}"),),  # of `x.type().is_cuda()`
 }
 """In each file, the first place where a line stands."""
 SLIM = """#pragma once
