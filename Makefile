@@ -81,7 +81,7 @@ help-all: help
 	@echo "make products         products in 8 and 4 bits on 200 random shapes beside their definition; ten minutes"
 	@echo "make differential-operators  every operator of PyTorch's database, and random programs, beside plain PyTorch; hours"
 	@echo "make differential-kernels   400 random Triton kernels, half of them with a fault; a minute"
-	@echo "make differential-cuda      2,000 random CUDA C++ kernels, half of them with a fault, beside an interpreter; ten minutes"
+	@echo "make differential-cuda      2,000 random CUDA C++ kernels, half of them with a fault, beside an interpreter; an hour"
 	@echo "make differential-compiled  60 random functions compiled by torch.compile, beside the same uncompiled; a few minutes"
 	@echo "make differential-nodata    300 random small trainings with data, beside the same without: kernels, bytes, peaks, times; five minutes"
 	@echo "make versions         a part of the tests on other versions, ARGS=their Pythons: the table in docs/reliability.md"
