@@ -208,6 +208,14 @@ def test_an_operand_given_twice_is_read_once():
     assert found == [16384, 32768] * 4
 
 
+def test_a_part_that_is_concatenated_twice_is_read_twice():
+    with emulate("V100", no_data=True) as session:
+        x = torch.ones(64, 64, device="cuda")[:, :32]
+        torch.cat((x, x))
+        (found,) = priced(session, "aten::cat")
+    assert found.read_bytes == 2 * 4 * 64 * 32
+
+
 def test_an_expanded_index_is_read_once_for_each_row_that_it_gathers():
     """pytorch/pytorch#151612: 36 us for 4096 rows of 5120 in bfloat16 on a Hopper GPU; an index each takes more."""
     with emulate("H100", no_data=True, cuda_version="12.8") as session:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import prod
 from typing import NamedTuple
@@ -66,15 +66,21 @@ def disorder(args: Arguments, out: object) -> Disorder:
     if not isinstance(result, torch.Tensor) or result.layout is not torch.strided or result.is_nested:
         return ORDERLY
     dense, shape, strides = fastest_dimension(result), result.shape, result.stride()
-    given = (one for one in (*args, *parts) if isinstance(one, torch.Tensor) and one.layout is torch.strided)
-    operands = [one for one in given if not one.is_nested]
+    given = {id(one): one for one in args}  # parts are read one after the other
+    operands, once = _plain((*args, *parts)), _plain((*given.values(), *parts))
     whole = [one for one in operands if one.dim() == len(shape) and _is_part(one.shape, shape)]
     return Disorder(
         sum(bytes_of(one) for one in whole if _lies_across(one, dense)),
         any(one.stride() != strides for one in whole if one.shape == shape),
         any(map(channels_last, tensors)),
-        sum(map(bytes_of, operands)) - sum(stored_bytes(one) for one in {id(one): one for one in operands}.values()),
+        sum(map(bytes_of, operands)) - sum(map(stored_bytes, once)),
     )
+
+
+def _plain(some: Iterable[object]) -> list[torch.Tensor]:
+    """The tensors among them that have strides."""
+    tensors = (one for one in some if isinstance(one, torch.Tensor) and one.layout is torch.strided)
+    return [one for one in tensors if not one.is_nested]
 
 
 def _lies_across(tensor: torch.Tensor, dense: int) -> bool:
