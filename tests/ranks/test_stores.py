@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,7 +16,8 @@ import torch.distributed as dist
 
 from windtunnel import agent, emulate
 from windtunnel.ranks.ledger import SUFFIX
-from windtunnel.seam.torch.distributed.watch import KEY, _said_by_first
+from windtunnel.seam.torch.distributed.watch import KEY, _said_by_first, is_own
+from windtunnel.seam.torch.state.looks import Sampler
 
 
 @pytest.fixture
@@ -96,3 +98,32 @@ def test_a_port_in_use_is_refused_as_by_pytorch(monkeypatch):
         taken.listen()
         with pytest.raises(RuntimeError, match="EADDRINUSE"):
             dist.TCPStore("localhost", taken.getsockname()[1], 1, True)
+
+
+class AtRest:
+    """A thread that a sampler never looks at."""
+
+    thread, looking_ns = threading.get_ident(), 0
+
+    def works(self):
+        return False
+
+
+def test_a_thread_of_the_emulations_own_is_told_from_the_programs():
+    """Only the latter may still call something that a rank in a deadlock waits for."""
+    begun, over = threading.Event(), threading.Event()
+
+    def work():
+        begun.set()
+        over.wait()
+
+    with emulate("V100"):
+        thread, sampler = threading.Thread(target=work), Sampler(AtRest())
+        thread.start()
+        begun.wait()
+        while not (own := {ident for ident, frame in sys._current_frames().items() if is_own(frame)}):
+            time.sleep(0.001)  # until the sampler's has begun
+        over.set()
+        thread.join()
+        sampler.stop()
+    assert not own & {thread.ident, threading.get_ident()}

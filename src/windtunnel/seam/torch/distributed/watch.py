@@ -400,8 +400,7 @@ class Watch:
         """How many threads of this process may still call something though others of it wait."""
         if not self._waits:
             return 0
-        frames = sys._current_frames()
-        frames.pop(threading.get_ident(), None)
+        frames = {ident: frame for ident, frame in sys._current_frames().items() if not is_own(frame)}
         if len(self._waits) + sum(map(waits_for_a_thread, frames.values())) >= len(frames):
             return 0
         living = (self._threads - self._lined_up) & frames.keys()
@@ -546,6 +545,13 @@ def _said_by_first(rank: int, store: Store) -> tuple[str, str, str]:
 def is_detailed() -> bool:
     """Whether TORCH_DISTRIBUTED_DEBUG asks for everything."""
     return dist.distributed_c10d.get_debug_level() == dist.distributed_c10d.DebugLevel.DETAIL
+
+
+def is_own(frame: FrameType) -> bool:
+    """Whether a thread that is in `frame` is the emulation's, such as the watcher: all others begin elsewhere."""
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_filename.startswith(OURS)
 
 
 def waits_for_a_thread(frame: FrameType) -> bool:
