@@ -39,7 +39,7 @@ class Layer(NamedTuple):
 
 
 def drawn(*sizes: int, dtype: torch.dtype = torch.float32, grad: bool = True) -> Tensor:
-    return torch.randn(*sizes, dtype=dtype, device="cuda", requires_grad=grad)
+    return torch.randn(sizes, dtype=dtype, device="cuda", requires_grad=grad)
 
 
 def loss(of: Callable[[], Tensor], keep: bool = False, beside: nn.Module | None = None) -> Layer:
@@ -54,10 +54,14 @@ def with_gradient(layer: Callable[..., Tensor], x: Tensor) -> Layer:
     return Layer(lambda: (layer(x),), lambda one: one[0].backward(dy, retain_graph=True), (x,))
 
 
-def with_drawn_gradient(layer: Callable[..., Tensor], x: Tensor, dropped: tuple[Tensor, ...]) -> Layer:
+def with_drawn_gradient(layer: Callable[..., Tensor], x: Tensor) -> Layer:
     """A layer, whose gradient a full call draws, and others once."""
-    dy = cache(lambda: torch.randn_like(x))
-    return Layer(lambda: (layer(x),), lambda one: one[0].backward(dy(), retain_graph=True), dropped,
+    once = cache(drawn)
+
+    def backward(one: tuple[Tensor, ...]) -> None:
+        one[0].backward(once(*one[0].shape, dtype=one[0].dtype, grad=False), retain_graph=True)
+
+    return Layer(lambda: (layer(x),), backward, (x,),
                  lambda one: one[0].backward(torch.randn_like(one[0]), retain_graph=True))  # fmt: skip
 
 
@@ -108,14 +112,12 @@ def jensen_shannon_rows(_: torch.dtype, tokens: int, words: int) -> Layer:
     x, target = drawn(tokens, words).log_softmax(-1), drawn(tokens, words, grad=False).log_softmax(-1)
     divergence = nn.KLDivLoss(reduction="none", log_target=True)
 
-    def of() -> Tensor:
+    def of(x: Tensor) -> Tensor:
         mixed = torch.lerp(torch.exp(x), torch.exp(target), 0.5)
         rows = 0.5 * divergence(torch.log(mixed), target).sum(-1) + 0.5 * divergence(torch.log(mixed), x).sum(-1)
         return (rows / tokens).sum()
 
-    one = torch.randn((), device="cuda")
-    return Layer(lambda: (of(),), lambda it: it[0].backward(one, retain_graph=True), (x,),
-                 lambda it: it[0].backward(torch.randn_like(it[0]), retain_graph=True))  # fmt: skip
+    return with_drawn_gradient(of, x)
 
 
 def linear_jensen_shannon(dtype: torch.dtype, tokens: int, hidden: int, words: int) -> Layer:
@@ -199,7 +201,7 @@ def gated(
     gate, up = (nn.Linear(hidden, inner, bias=False, dtype=dtype, device="cuda") for _ in range(2))
     down = nn.Linear(inner, hidden, bias=False, dtype=dtype, device="cuda")
     x = drawn(batch, length, hidden, dtype=dtype)
-    return with_drawn_gradient(lambda x: down(act(gate(x)) * up(x)), x, (x,))
+    return with_drawn_gradient(lambda x: down(act(gate(x)) * up(x)), x)
 
 
 def swiglu(dtype: torch.dtype, batch: int, length: int, hidden: int, inner: int) -> Layer:

@@ -23,7 +23,7 @@ import windtunnel
 from tools.corpus import tables
 from tools.corpus.outcomes import Outcome, figures_of, summarize
 from tools.docs import figures
-from tools.exam.layers import LAYERS, Layer
+from tools.exam.layers import LAYERS
 from windtunnel import hosts
 from windtunnel.reports.parts.time import with_hosts
 from windtunnel.trace.operation import Kind
@@ -178,7 +178,7 @@ LOSSES = ("cross-entropy", "divergence", "shannon", "variation")
 def call_of_layer(row: PrintedTime, drops: bool) -> Call:
     """A layer's forward, backward or both, before which the benchmark of its time drops gradients."""
     name, what = row.program.split()
-    layer: Layer = LAYERS[name](row.dtype, *row.sizes)
+    layer = LAYERS[name](row.dtype, *row.sizes)
     call = layer.call(what)
 
     def repeated() -> None:
@@ -267,11 +267,12 @@ def write_figures(found: Sequence[tuple[PrintedTime, Outcome]]) -> None:
         parts[one.group].append(one)
     for row, one in sorted(found, key=lambda pair: kind_of(pair[0])):
         parts[kind_of(row)].append(one)
-    parts["all times"] = [one for row, one in found if row.unit != PEAK]
-    figures.record("exam-others", {
+    parts["all"] = [one for row, one in found if row.unit != PEAK]
+    rows = {
         name: {"what": name, **figures_of(some, lambda one: f"{one.model} on {one.group}")}
         for name, some in parts.items()
-    })  # fmt: skip
+    }
+    figures.record("exam-others", rows | {"all": {**rows["all"], "what": "all times"}})
 
 
 def main() -> None:

@@ -76,6 +76,10 @@ class Gpu:
         """The cycles of a multiprocessor in a microsecond of a kernel that needs little power."""
         return self.clock_mhz * self.clock_share
 
+    def spread_ns(self, cycles: float) -> float:
+        """The nanoseconds of so many cycles that all multiprocessors share."""
+        return 1000.0 * cycles / (self.sm_count * self.cycles_per_us)
+
     def is_peer(self, other: Gpu) -> bool:
         """Whether one GPU of this model and one of the other may read one another's memory."""
         return self.peer_access and other.peer_access

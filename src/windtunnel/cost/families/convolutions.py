@@ -220,7 +220,7 @@ def _few_results_ns(of: Sizes, problem: Problem) -> float:
     result, element = FEW_CYCLES
     results = of.batch * of.deep * of.deep_positions
     cycles = result + element * of.kernel * (of.wide // of.groups)
-    return 1000.0 * results * cycles / (problem.gpu.sm_count * problem.gpu.cycles_per_us)
+    return problem.gpu.spread_ns(results * cycles)
 
 
 def _kind_ns(kind: str, of: Sizes, problem: Problem, row: products.ProductFit, part: float) -> float:

@@ -145,4 +145,4 @@ def threads_ns(problem: Problem) -> float:
     sides = problem.inputs[1][2:]
     result, element = PYTORCH_CYCLES[len(set(sides)) == 1 and sides[0] in CUDNN_KERNELS]
     results = prod(signature.shapes[signature.inputs]) if len(signature.shapes) > signature.inputs else 0
-    return 1000.0 * results * (result + element * prod(sides)) / (gpu.sm_count * gpu.cycles_per_us)
+    return gpu.spread_ns(results * (result + element * prod(sides)))

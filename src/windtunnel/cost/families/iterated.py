@@ -71,8 +71,7 @@ def cycles(problem: Problem) -> float:
     return FURTHER_CYCLES if len(problem.inputs) > 1 and dimensions(problem) > 2 else ELEMENT_CYCLES
 
 
-def time_ns(gpu: Gpu, elements: float, memory_ns: float, cycles: float | None = None) -> float:
-    """What such a kernel takes for its elements, whose bytes take `memory_ns`."""
-    cycles = ELEMENT_CYCLES if cycles is None else cycles
-    cores_ns = 1000.0 * cycles * elements / (gpu.sm_count * gpu.cycles_per_us)
+def time_ns(gpu: Gpu, elements: float, memory_ns: float, each: float = ELEMENT_CYCLES) -> float:
+    """What such a kernel takes for its elements, of `each` so many cycles, whose bytes take `memory_ns`."""
+    cores_ns = gpu.spread_ns(each * elements)
     return float((memory_ns**SHARPNESS + cores_ns**SHARPNESS) ** (1.0 / SHARPNESS))

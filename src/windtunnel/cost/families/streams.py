@@ -238,16 +238,14 @@ def norms_ns(problem: Problem) -> float:
     if kind not in NORM_CYCLES or "backward" in problem.name:
         return 0.0
     of_row, of_element = NORM_CYCLES[kind]
-    cycles = of_row + of_element * length * problem.item_bytes / 4
-    return 1000.0 * cycles * rows / (problem.gpu.sm_count * problem.gpu.cycles_per_us)
+    return problem.gpu.spread_ns((of_row + of_element * length * problem.item_bytes / 4) * rows)
 
 
 def selected_ns(problem: Problem) -> float:
     """What finding the elements took that older versions of PyTorch gave back."""
-    cycles, gpu = SELECTED_CYCLES.get(problem.name, 0.0), problem.gpu
-    if problem.cuda_version >= SELECTED_SINCE:
+    if problem.name not in SELECTED_CYCLES or problem.cuda_version >= SELECTED_SINCE:
         return 0.0
-    return 1000.0 * cycles * written_elements(problem) / (gpu.sm_count * gpu.cycles_per_us)
+    return problem.gpu.spread_ns(SELECTED_CYCLES[problem.name] * written_elements(problem))
 
 
 def channels_ns(problem: Problem) -> float:
@@ -341,7 +339,7 @@ def windows_ns(problem: Problem, operator: OperatorClass) -> float:
     sides = re.findall(r"\d+", str(dict(signature.detail).get("kernel_size", "")))
     window = prod(map(int, sides))
     cycles = (PLACE_CYCLES + READ_CYCLES * window) * (VOLUME_CYCLES if len(outputs[0]) == 5 else 1.0)
-    return 1000.0 * prod(outputs[0]) * cycles / (problem.gpu.sm_count * problem.gpu.cycles_per_us) if sides else 0.0
+    return problem.gpu.spread_ns(prod(outputs[0]) * cycles) if sides else 0.0
 
 
 def _rows_of(problem: Problem) -> tuple[str, int, int]:

@@ -39,7 +39,8 @@ class Deviations(NamedTuple):
         plan = Plan(func, self.run.get(func.name()))
         plan.run = self.layouts.get(func.name(), plan.run)
         if plan.kernel and plan.builtin:
-            plan.row = self.rows.get(bare(plan.name))
+            plan.row = row = self.rows.get(bare(plan.name))
+            plan.copies = row is not None and row.copies
         return plan
 
     def check(self, name: str, args: Arguments, out: Result) -> None:

@@ -153,7 +153,7 @@ class Dispatch(TorchDispatchMode):
             plan.handler = without_kernel.explain
         plan.memory = plan.row is not None or not allocates_results_only(plan)
         known = plan.card
-        special = known.tf32 or known.library or plan.memory or known.waits in ("always", "mask")
+        special = known.tf32 or known.library or (plan.memory and not plan.copies) or known.waits in ("always", "mask")
         plan.simple = plan.kernel and not special and plan.mutated in NONE_OR_FIRST and not plan.lists
         plan.direct = plan.handler is None and not plan.factory and not plan.looks
         return plan
@@ -263,8 +263,8 @@ class Dispatch(TorchDispatchMode):
                 self.tag(out, device)
                 key += [size_of(tensor) for tensor in tensors_in((out,))]
         key += [disorder(args, out)] if scattered else ()
-        local, machine = self.local, self.machine
-        if plan.simple and not (machine.watching or shared) and (cost := self.costs.get((*key, device))) is not None:
+        local, machine, simple = self.local, self.machine, plan.simple and not (scattered and plan.memory)
+        if simple and not (machine.watching or shared) and (cost := self.costs.get((*key, device))) is not None:
             stream = local.streams[device]
             machine.launch(local.host, stream, reusing(machine, stream, cost, (args, out)) if cost.is_large else cost)
             if plan.mutated:

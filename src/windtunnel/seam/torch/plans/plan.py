@@ -83,17 +83,18 @@ class Plan(Schema):
     `attributes`, `ordered`: its time depends on more than shapes, on how operands lie, as the card says. `checked`:
     lets no number of the host stand beside a device's tensors. `kernel`: launches one. `empty`: makes memory of which
     nothing is computed. `described`: what the program says of it. `resizes`: may change a storage's size. `layout`:
-    what the time of a product or convolution depends on. `memory`: its kernel takes memory beyond its results, as `row`
-    says, or is not known (no row). `refused`: kinds of tensors, none of them plain, that have no kernel. `looks`: only
-    makes views of its first argument, which is its only tensor. `handler`: replaces it all. `run`: what `func` calls,
-    or a kernel of ours for it on a device; `strided`: the same where no tensor is sparse or nested. `simple`: launching
-    its kernel is all that there is to it. `direct`: without keywords it is a plain operator, `called`: one that needs
-    more round it than `run` (random numbers, a library's kernel).
+    what the time of a product or convolution depends on. `memory`: its kernel takes memory beyond its results, as
+    `row` says, or is not known (no row); `copies`: none but for operands that do not lie in order. `refused`: kinds of
+    tensors, none of them plain, that have no kernel. `looks`: only makes views of its first argument, which is its
+    only tensor. `handler`: replaces it all. `run`: what `func` calls, or a kernel of ours for it on a device;
+    `strided`: the same where no tensor is sparse or nested. `simple`: launching its kernel is all that there is to it.
+    `direct`: without keywords it is a plain operator, `called`: one that needs more round it than `run` (random
+    numbers, a library's kernel).
     """
 
     __slots__ = (
-        "attributes", "called", "card", "checked", "described", "direct", "empty", "handler", "kernel", "layout",
-        "looks", "memory", "ordered", "refused", "resizes", "row", "run", "simple", "strided",
+        "attributes", "called", "card", "checked", "copies", "described", "direct", "empty", "handler", "kernel",
+        "layout", "looks", "memory", "ordered", "refused", "resizes", "row", "run", "simple", "strided",
     )  # fmt: skip
 
     def __init__(self, func: OpOverload, run: Callable[..., object] | None = None) -> None:
@@ -105,7 +106,7 @@ class Plan(Schema):
         self.row: object = None
         self.refused: frozenset[str] = frozenset()
         self.described: Description | None = None
-        self.memory = self.simple = self.direct = False
+        self.memory = self.copies = self.simple = self.direct = False
         self.attributes, self.ordered = known.attributes, bool(known.layout)
         self.checked = takes_no_host_number(func)
         self.kernel = known.launches and not self.view and bool(func._schema.returns or self.written)

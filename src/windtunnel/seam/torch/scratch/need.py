@@ -61,7 +61,8 @@ class Row(NamedTuple):
     """One line of the tables: operators, a formula, and where it is from.
 
     `exact` says that the sizes are those of PyTorch's source; otherwise they are a model of a library's choice. `until`
-    is the first PyTorch for which the row does not hold.
+    is the first PyTorch for which the row does not hold. `copies` says that it takes nothing but copies of operands
+    that do not lie in order.
     """
 
     operators: tuple[str, ...]
@@ -69,6 +70,7 @@ class Row(NamedTuple):
     source: str
     exact: bool = True
     until: tuple[int, int] = (99, 0)
+    copies: bool = False
 
 
 def unknown(call: Demand) -> Need:
