@@ -66,6 +66,8 @@ class Graph:
     """Whether lanes may meet that stand at different instructions, as `meeting.py` knows it."""
     copies: bool = False
     """Whether it copies to shared memory asynchronously."""
+    apart_at_barriers: bool = False
+    """Whether there are barriers at which only a part of a block's warps may meet."""
     sums: bool = False
     """Whether it adds up floating-point numbers in global memory by atomics."""
     unfenced: bool = False
@@ -115,6 +117,15 @@ def is_barrier(instruction: Instruction) -> bool:
 def of_grid(instruction: Instruction) -> bool:
     """Whether all blocks meet at it."""
     return instruction.name == "barrier" and instruction.has("grid")
+
+
+def of_some(instruction: Instruction) -> bool:
+    """Whether only a part of a block's warps may meet at it."""
+    if instruction.name.startswith("mbarrier"):
+        return True
+    if instruction.name not in ("bar", "barrier") or instruction.has("warp") or instruction.has("grid"):
+        return False
+    return instruction.operands[:1] != ("0",) or len(instruction.operands) - instruction.has("red") > 1
 
 
 def fences(instruction: Instruction) -> bool:
@@ -225,6 +236,7 @@ def _describe(graph: Graph) -> None:
     polls = any(waits_for_others(i) and i.name == "ld" and i.space not in ("shared", "local") for i in every)
     graph.unfenced = polls and not graph.fenced and not locks - {"shared"}
     graph.copies = any(i.name == "cp" for i in every)
+    graph.apart_at_barriers = any(map(of_some, every))
     graph.raw = _raw(graph, every)
 
 

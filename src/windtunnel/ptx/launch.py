@@ -23,6 +23,7 @@ from windtunnel.ptx.memory import Allocation, Memory, TouchedRange, zeroed
 from windtunnel.ptx.shadows import SHADOWS, Shadow
 from windtunnel.ptx.structures import (
     CHECK,
+    CLOCKS_BYTES,
     COPIES_BYTES,
     COUNT,
     LANES,
@@ -32,6 +33,7 @@ from windtunnel.ptx.structures import (
     SEEN_BYTES,
     SHADOW_BYTES,
     SHADOW_HEAD,
+    TOUCH_BYTES,
     Context,
     Fault,
     Frame,
@@ -295,7 +297,9 @@ class Run:
                 if entry.reader and (stored is None or region.start in stored):
                     pages = cells // PAGE + 1
                     entry.pages, pool = self._zeroed(8 * pages), pool + pages
-        self.machine.pool = self._zeroed(OWN_BYTES * PAGE * pool)
+        warps = -(-self.request.threads // LANES)
+        touches = TOUCH_BYTES * warps if self.kernel.graph.apart_at_barriers else 0
+        self.machine.pool = self._zeroed((OWN_BYTES + touches) * PAGE * pool)
         shared = self.kernel.layout.shared_bytes + self.request.dynamic_shared + 64
         machine = self.machine
         machine.regions, machine.region_count = regions, len(self.regions)
@@ -306,7 +310,9 @@ class Run:
             machine.sums = int(self.kernel.graph.sums)
             machine.unfenced = int(self.kernel.graph.unfenced)
             machine.atomics = int(not self.kernel.graph.locks and any(s.kind == "atomic" for s in self.sites))
-            machine.copies = SHADOW_HEAD + SHADOW_BYTES * shared if self.kernel.graph.copies else 0
+            behind = SHADOW_HEAD + SHADOW_BYTES * shared
+            machine.copies = behind if self.kernel.graph.copies else 0
+            machine.clocks = behind + self._copies_bytes if self.kernel.graph.apart_at_barriers else 0
         machine.epoch, machine.shared_room = 1, shared
         narrow = any(0 < site.size < 4 and site.space in ("shared", "generic") for site in self.sites)
         machine.grain = 0 if narrow else 2
@@ -326,9 +332,15 @@ class Run:
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(runtime_address(self.folder, "wt_modes"))(ctypes.addressof(table))
 
     def _shadow_bytes(self, shared: int) -> int:
-        """What a block needs to note who touched its shared memory, and its threads' asynchronous copies."""
-        copies = COPIES_BYTES * self.request.threads if self.kernel.graph.copies else 0
-        return SHADOW_HEAD + SHADOW_BYTES * shared + copies
+        """What a block needs to note who touched its shared memory, its threads' asynchronous copies, and what its
+        warps know of each other."""
+        touches = 2 * TOUCH_BYTES * shared * -(-self.request.threads // LANES)
+        clocks = CLOCKS_BYTES + touches if self.kernel.graph.apart_at_barriers else 0
+        return SHADOW_HEAD + SHADOW_BYTES * shared + self._copies_bytes + clocks
+
+    @property
+    def _copies_bytes(self) -> int:
+        return COPIES_BYTES * self.request.threads if self.kernel.graph.copies else 0
 
     def _shadow(self, purpose: str, size: int) -> int:
         shadow = SHADOWS.take(purpose, size, dense=self.request.checks == "all")

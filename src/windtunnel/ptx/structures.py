@@ -17,6 +17,10 @@ SHADOW_BYTES, SHADOW_HEAD = 48, 64
 """Of a cell of shared memory, and before the first one."""
 COPIES_BYTES = 72
 """`Copies` of runtime.h."""
+CLOCKS_BYTES = 4 * 32 * (32 + 16) + 8 * 64 + 2 * 4 * 64 * 32
+"""`Clocks` of runtime.h."""
+TOUCH_BYTES = 12
+"""`Touch` of runtime.h, one a warp."""
 CHECK, COUNT = 1, 2
 
 
@@ -64,7 +68,7 @@ class Machine(Structure):
         ("base", c_uint32), ("several", c_uint32), ("atomics", c_int32),
         ("global_grain", c_int32), ("sums", c_int32), ("unfenced", c_int32),
         ("pool", c_void_p), ("pool_used", c_int64), ("generation", c_uint32), ("together", c_uint32),
-        ("copies", c_int64), ("hot", Hot * HOT),
+        ("clocks", c_int64), ("copies", c_int64), ("hot", Hot * HOT),
     ]  # fmt: skip
 
 
@@ -105,7 +109,7 @@ class Frame(Structure):
         ("thread", (c_int32 * LANES) * 3), ("held", c_uint32), ("passes", c_uint32),
         ("forced", c_uint32), ("at_barrier", c_uint32), ("named", c_uint32 * LANES), ("missed", c_uint32),
         ("arrived", c_int32), ("straight", c_int32), ("together", c_uint32), ("sign", c_int32 * LANES),
-        ("rest", c_uint32 * 8), ("offered", c_uint64 * LANES),
+        ("arrivals", c_uint32), ("rest", c_uint32 * 7), ("offered", c_uint64 * LANES),
     ]  # fmt: skip
 
 

@@ -218,7 +218,7 @@ def _threads() -> None:
         Kind.BARRIER,
         "9.7.13.1",
         warps.barrier,
-        "sync warp aligned cta grid red popc and or u32 pred",
+        "sync arrive warp aligned cta grid red popc and or u32 pred",
         writes=False,
     )
     _row(COLLECT, Kind.MOVE, "9.7.13.1", warps.collect, None)

@@ -90,24 +90,54 @@ enum { INIT, INVAL, ARRIVE, ARRIVE_DROP, TEST, PARITY, EXPECT, COMPLETE };
 #define MOST ((1ull << COUNT_BITS) - 1)
 #define MOST_BYTES ((1ull << BYTES_BITS) - 1)
 
-void wt_mbarrier(int operation, int bits, const uint64_t *a, const uint64_t *x, uint64_t *out, Context *c) {
+// Where the clocks of a barrier in memory lie; -1: there are too many.
+static int clock_of(Context *c, Clocks *k, uint64_t address) {
+  uint64_t place = address - c->shared_base + 1;
+  for (int i = 0; i < IN_MEMORY; i++) {
+    if (!k->place[i]) k->place[i] = place;
+    if (k->place[i] == place) return i;
+  }
+  return -1;
+}
+
+// What a warp's operation on a barrier in memory orders: `ends` says that the phase is over, `passed` that it has seen so.
+static void order_by(Context *c, int warp, int operation, uint64_t address, int ends, int passed) {
+  Machine *m = c->machine;
+  if (!m->clocks) { m->epoch += ends; return; }
+  Clocks *k = (Clocks *)((char *)m->shadow + m->clocks);
+  int i = clock_of(c, k, address);
+  if (i < 0) {
+    m->epoch++;
+    for (int w = 0; ends && w < c->warps; w++)
+      for (int other = 0; other < c->warps; other++) if (other != w) k->seen[w][other] = m->epoch;
+    return;
+  }
+  if (operation == INIT) memset(k->gathered[i], 0, sizeof *k->gathered), memset(k->released[i], 0, sizeof *k->released);
+  if (operation == ARRIVE || operation == ARRIVE_DROP || operation == COMPLETE) hand_on(c, k->gathered[i], warp);
+  if (ends) memcpy(k->released[i], k->gathered[i], sizeof *k->released);
+  if (passed) take_over(c, k->released[i], warp);
+}
+
+void wt_mbarrier(int operation, int bits, const uint64_t *a, const uint64_t *x, uint64_t *out, Context *c, Frame *f) {
   for (uint32_t b = (uint32_t)bits; b; b &= b - 1) {
     int lane = __builtin_ctz(b);
     uint64_t *word = (uint64_t *)a[lane], old = *word, given = x[lane], phase = old >> 63;
     uint64_t left = old & MOST, all = old >> COUNT_BITS & MOST, bytes = old >> 2 * COUNT_BITS & MOST_BYTES;
     out[lane] = old;
     switch (operation) {
-    case INIT: *word = (given & MOST) | (given & MOST) << COUNT_BITS; continue;
+    case INIT: *word = (given & MOST) | (given & MOST) << COUNT_BITS; order_by(c, f->warp, operation, a[lane], 0, 0); continue;
     case INVAL: *word = 0; continue;
-    case TEST: out[lane] = given >> 63 != phase; continue;
-    case PARITY: out[lane] = (given & 1) != phase; continue;
+    case TEST: out[lane] = given >> 63 != phase; order_by(c, f->warp, operation, a[lane], 0, (int)out[lane]); continue;
+    case PARITY: out[lane] = (given & 1) != phase; order_by(c, f->warp, operation, a[lane], 0, (int)out[lane]); continue;
     case EXPECT: bytes += given; break;
     case COMPLETE: bytes -= given; break;
     case ARRIVE_DROP: all -= given; // and
     default: left -= given;
     }
     left &= MOST, all &= MOST, bytes &= MOST_BYTES;
-    if (!left && !bytes) left = all, phase ^= 1, c->machine->epoch++;
+    int ends = !left && !bytes;
+    if (ends) left = all, phase ^= 1;
+    order_by(c, f->warp, operation, a[lane], ends, 0);
     *word = left | all << COUNT_BITS | bytes << 2 * COUNT_BITS | phase << 63;
   }
 }

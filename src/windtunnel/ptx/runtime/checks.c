@@ -255,6 +255,7 @@ void wt_block(Context *c) {
   m->epoch++;
   if (!m->together) m->generation++, m->pool_used = 0;
   if (m->shadow && m->copies) begin_copies(c);
+  if (m->clocks) begin_clocks(c);
 }
 
 // All lanes meet.

@@ -60,6 +60,21 @@ typedef struct {
   uint32_t closed, over, epoch[ENDS], warp_epoch[ENDS];
 } Copies;
 
+// How a warp last touched a cell in one way: the epoch, its warp << 16 | epoch of the warp, and its lanes since then.
+typedef struct {
+  uint32_t at, tag, lanes;
+} Touch;
+
+// In kernels where only some warps of a block may meet, at barriers with a number or in memory: from which epoch on what
+// a warp did is not known to be over for another one. Behind it a Touch a cell and warp: of reads, then of atomics.
+enum { WARPS = 32, NAMED = 16, IN_MEMORY = 64 };
+typedef struct {
+  uint32_t seen[WARPS][WARPS];  // what a warp has learnt of each
+  uint32_t handed[NAMED][WARPS]; // what those that have arrived at a barrier hand on
+  uint64_t place[IN_MEMORY];     // of barriers in memory, + 1; 0: free
+  uint32_t gathered[IN_MEMORY][WARPS], released[IN_MEMORY][WARPS];
+} Clocks;
+
 // When a block last handed on what it had written (an atomic or the like behind a fence), and last took what others had.
 typedef struct {
   uint32_t fenced, released, acquired;
@@ -106,6 +121,7 @@ typedef struct {
   uint32_t *pool;   // of pages: blocks that run in turn use the same ones
   int64_t pool_used;
   uint32_t generation, together; // which pages are of now; several blocks are under way
+  int64_t clocks;   // where a block's Clocks lie behind its shadow, or 0: all its warps meet at once
   int64_t copies;   // where the threads' Copies lie behind a block's shadow, or 0: it makes none
   Hot hot[HOT];
 } Machine;
@@ -179,7 +195,8 @@ typedef struct Frame {
   int32_t straight;       // 792: the last block left nothing here but what each block sets anew
   uint32_t together;      // 796: the lanes that have met
   int32_t sign[LANES];    // 800: at which kind of instruction lanes wait, or 0: at one that only meets itself
-  uint32_t rest[8];       // 928
+  uint32_t arrivals;      // 928: barriers at which it has arrived without waiting, a bit each
+  uint32_t rest[7];
   uint64_t offered[LANES]; // 960: what lanes have brought to where they meet
 } Frame;
 
@@ -210,6 +227,10 @@ int global_run(Context *c, Region *r, uint64_t offset, int bytes, int size, int 
 void shared_shadow(Context *c, uint64_t offset, int size, int site, int thread, int kind);
 int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int lane, int twice, int kind);
 void begin_copies(Context *c);
+void begin_clocks(Context *c);
+void hand_on(Context *c, uint32_t *to, int warp);
+void take_over(Context *c, const uint32_t *from, int warp);
+void pass_barrier(Context *c, int number, uint32_t arrived, uint32_t waiting);
 int shared_one(Context *c, uint64_t offset, int size, int warp, uint32_t lanes);
 int shared_words(Context *c, int warp, uint64_t a, uint64_t b, int size, int site);
 int shared_halves(Context *c, int warp, uint64_t a, int size, int site);

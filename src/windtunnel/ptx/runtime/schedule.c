@@ -20,7 +20,7 @@ static void start(Context *c, char *frames, const uint32_t *alive) {
   for (int w = 0; w < c->warps; w++) {
     Frame *f = frame_of(c, frames, w);
     f->alive = alive[w], f->mode = alive[w] == 0xffffffffu ? 0 : 1;
-    f->resume = 0, f->budget = LOOPS, f->spins = f->loops = 0;
+    f->resume = 0, f->budget = LOOPS, f->spins = f->loops = 0, f->arrivals = 0;
     if (f->straight) continue;
     memset(f->counter, 0, sizeof f->counter);
     f->waiting = 0, f->barrier = -1, f->barrier_count = 0;
@@ -79,7 +79,8 @@ static int release_all(Context *c, char *frames, const uint32_t *alive) {
     Frame *f = frame_of(c, frames, w);
     f->waiting = 0, f->barrier = -1, f->votes = votes, f->agreement = all | (votes > 0) << 1;
   }
-  c->machine->epoch++;
+  uint32_t everyone = (uint32_t)((1ull << c->warps) - 1);
+  pass_barrier(c, number, everyone, everyone);
   return 1;
 }
 
@@ -97,11 +98,14 @@ static int release(Context *c, char *frames, const uint32_t *alive) {
   for (numbers &= ~(1u << GRID); numbers; numbers &= numbers - 1) {
     int number = __builtin_ctz(numbers);
     int waiting = 0, wanted = 0, threads = 0;
+    uint32_t ended = 0, here = 0;
     Frame *first = 0;
     for (int w = 0; w < c->warps; w++) {
       Frame *f = frame_of(c, frames, w);
+      if (f->arrivals >> number & 1) threads += LANES;
+      if (f->mode == 2) ended |= 1u << w;
       if (f->mode == 2 || f->barrier < 0 || f->barrier != number) continue;
-      waiting++, threads += LANES;
+      waiting++, threads += LANES, here |= 1u << w;
       if (f->barrier_count) wanted = f->barrier_count;
       if (!first) first = f;
     }
@@ -113,17 +117,18 @@ static int release(Context *c, char *frames, const uint32_t *alive) {
       votes += __builtin_popcount(f->vote & f->alive), all &= (f->vote & f->alive) == f->alive;
     }
     if (!wanted) missed_barrier(c, frames, alive, first);
+    pass_barrier(c, number, wanted ? here : here | ended, here);
     for (int w = 0; w < c->warps; w++) {
       Frame *f = frame_of(c, frames, w);
+      f->arrivals &= ~(1u << number);
       if (f->mode == 2 || f->barrier < 0 || f->barrier != number) continue;
-      if (f->barrier_site != first->barrier_site) wrong_barrier(c, f, first);
+      if (!wanted && f->barrier_site != first->barrier_site) wrong_barrier(c, f, first);
       f->waiting = 0;
       f->votes = votes, f->agreement = all | (votes > 0) << 1;
       f->barrier = -1; // may go
     }
     released = 1;
   }
-  c->machine->epoch += released;
   return released;
 }
 
@@ -209,7 +214,7 @@ static int run_block(Context *c, char *frames, Step whole, Step partial, const u
   for (uint64_t round = 0;; round++) {
     int waits = 0, asks = 0, moved = 0, next = 0;
     Frame *stopped = 0;
-    if (!c->schedule && in_step(c, frames)) {
+    if (!c->schedule && !c->machine->clocks && in_step(c, frames)) {
       next = in_a_row(c, frames, whole), stopped = c->stopped, moved = 1;
       if (next == -1 && ended_before(c, frames, stopped)) { // the usual end: all in their turn
         stopped->mode = 2, stopped->alive = 0;
@@ -289,6 +294,9 @@ static void pass_grid(Context *c, Residents *r, int64_t used) {
     char *frames = r->frames + slot * c->warps * c->frame_bytes;
     for (int w = 0; w < c->warps; w++) frame_of(c, frames, w)->barrier = -1, frame_of(c, frames, w)->waiting = 0;
     r->at_grid[slot] = 0;
+    if (!m->clocks) continue;
+    m->shadow = (uint32_t *)(r->shadow + slot * r->shadow_step);
+    begin_clocks(c);
   }
 }
 
@@ -388,6 +396,12 @@ void wt_stuck(Frame *f) {
       if (f->named[__builtin_ctz(b)] & (f->alive | f->missed) & ~met) f->forced |= b & -b;
   }
   f->passes |= met, f->held &= ~met, f->together = met;
+}
+
+// `bar.arrive`: the warp is counted at a barrier, and goes on.
+void wt_bar_arrive(int number, Context *c, Frame *f) {
+  f->arrivals |= 1u << number;
+  if (c->machine->clocks) hand_on(c, ((Clocks *)((char *)c->machine->shadow + c->machine->clocks))->handed[number], f->warp);
 }
 
 void wt_arrive(int bits, int site, Context *c, Frame *f) {

@@ -12,11 +12,98 @@
 // Whether a block's number is of this launch: memory is used again, also for the other purpose, and ATOMICALLY is a sign.
 static inline int current(uint32_t number, uint32_t base) { return (int32_t)number > (int32_t)base; }
 
+static Clocks *clocks_of(Machine *m) { return (Clocks *)((char *)m->shadow + m->clocks); }
+
+void begin_clocks(Context *c) {
+  Clocks *k = clocks_of(c->machine);
+  memset(k, 0, sizeof *k);
+  for (int w = 0; w < c->warps; w++)
+    for (int other = 0; other < WARPS; other++) k->seen[w][other] = c->machine->epoch;
+}
+
+// What a warp has done and learnt goes to those who take it over; what it does from now on is of another epoch.
+void hand_on(Context *c, uint32_t *to, int warp) {
+  Machine *m = c->machine;
+  uint32_t *seen = clocks_of(m)->seen[warp], own = ++m->epoch;
+  for (int w = 0; w < c->warps; w++) {
+    uint32_t known = w == warp ? own : seen[w];
+    if (known > to[w]) to[w] = known;
+  }
+}
+
+void take_over(Context *c, const uint32_t *from, int warp) {
+  Machine *m = c->machine;
+  uint32_t *seen = clocks_of(m)->seen[warp];
+  for (int w = 0; w < c->warps; w++)
+    if (w != warp && from[w] > seen[w]) seen[w] = from[w];
+  m->warp_epoch[warp & 63]++, m->warp_met[warp & 63]++;
+}
+
+// Warps pass a barrier: those of `arrived` have done so since it was passed last.
+void pass_barrier(Context *c, int number, uint32_t arrived, uint32_t waiting) {
+  Machine *m = c->machine;
+  m->epoch++;
+  if (!m->clocks) return;
+  uint32_t *handed = clocks_of(m)->handed[number];
+  for (uint32_t b = arrived; b; b &= b - 1) hand_on(c, handed, __builtin_ctz(b));
+  for (uint32_t b = waiting; b; b &= b - 1) take_over(c, handed, __builtin_ctz(b));
+  memset(handed, 0, sizeof *clocks_of(m)->handed);
+}
+
+// Whether a warp has met another one at no barrier since that did something.
+static inline int since(Machine *m, uint32_t warp, uint32_t other, uint32_t epoch) {
+  return m->clocks ? epoch >= clocks_of(m)->seen[warp][other] : epoch == m->epoch;
+}
+
+// How the warps touched a cell of shared memory, in kernels with Clocks: by reads, or by atomics.
+static Touch *touches(Context *c, uint64_t q, int by_atomics) {
+  Machine *m = c->machine;
+  return m->clocks ? (Touch *)(clocks_of(m) + 1) + (q + (uint64_t)by_atomics * m->shared_room) * c->warps : 0;
+}
+
+// Notes how a thread touched a cell: `cell` has the last epoch, who it was, and its lanes.
+static void note(Context *c, Touch *warps, uint32_t *cell, int64_t step, uint32_t tag, uint32_t bit) {
+  uint32_t epoch = c->machine->epoch, warp = tag >> 16;
+  if (warps) {
+    Touch *t = &warps[warp];
+    int again = t->tag == tag && since(c->machine, warp, warp, t->at);
+    *t = (Touch){epoch, tag, again ? t->lanes | bit : bit};
+    return;
+  }
+  int now = cell[0] == epoch;
+  cell[2 * step] = now && cell[step] == tag ? cell[2 * step] | bit : bit;
+  cell[step] = now && cell[step] >> 16 != warp ? MANY : tag;
+  cell[0] = epoch;
+}
+
+// Who else has touched a cell so, with no barrier since: another warp or a lane of the same one; or nobody.
+enum { NOBODY, LANE, WARP };
+static int touched(Context *c, const Touch *warps, const uint32_t *cell, int64_t step, uint32_t tag, uint32_t bit, int *other) {
+  uint32_t warp = tag >> 16;
+  if (warps) {
+    int found = NOBODY;
+    for (int w = 0; w < c->warps; w++) {
+      uint32_t lanes = w != (int)warp ? warps[w].lanes : warps[w].tag == tag ? warps[w].lanes & ~bit : 0;
+      if (!lanes || !since(c->machine, warp, w, warps[w].at)) continue;
+      *other = w * LANES + __builtin_ctz(lanes), found = w != (int)warp ? WARP : LANE;
+      if (found == WARP) break;
+    }
+    return found;
+  }
+  uint32_t by = cell[step], lanes = cell[2 * step];
+  if (cell[0] != c->machine->epoch) return NOBODY;
+  int found = by >> 16 != warp ? WARP : by == tag && lanes & ~bit ? LANE : NOBODY;
+  *other = by == MANY ? -1 : (int)(by >> 16) * LANES + __builtin_ctz((found == WARP ? lanes : lanes & ~bit) | 0x80000000);
+  return found;
+}
+
 // What this block did to a cell, and behind it to its neighbours of the same page.
-static uint32_t *own(Machine *m, Region *r, int64_t q) {
+static uint32_t *own(Context *c, Region *r, int64_t q) {
+  Machine *m = c->machine;
   uint64_t *page = &r->pages[q / PAGE];
   if (*page >> 32 != m->generation) *page = (uint64_t)m->generation << 32 | m->pool_used++;
-  return m->pool + (int64_t)(uint32_t)*page * PAGE * OWN_WORDS + q % PAGE;
+  int64_t words = OWN_WORDS + (m->clocks ? (int64_t)sizeof(Touch) / 4 * c->warps : 0);
+  return m->pool + (int64_t)(uint32_t)*page * PAGE * words + q % PAGE;
 }
 
 // Notes that lanes of a warp read neighbouring cells: `bits` are those of the first cell.
@@ -42,8 +129,8 @@ INLINED uint32_t read_by_others(const uint32_t *readers, const uint32_t *reader,
 // Whether neighbouring lanes meet nothing of other threads of their block in neighbouring cells; notes what they do.
 INLINED int own_run(Context *c, Region *r, int64_t q, uint32_t me, int warp, int lane, int kind, int n, int shift) {
   Machine *m = c->machine;
-  if (q / PAGE != (q + n - 1) / PAGE) return 0;
-  uint32_t *at = own(m, r, q), *restrict wrote = at + OWN_WROTE * PAGE, *restrict writer = at + OWN_WRITER * PAGE, *restrict access = at + OWN_ACCESS * PAGE;
+  if (m->clocks || q / PAGE != (q + n - 1) / PAGE) return 0;
+  uint32_t *at = own(c, r, q), *restrict wrote = at + OWN_WROTE * PAGE, *restrict writer = at + OWN_WRITER * PAGE, *restrict access = at + OWN_ACCESS * PAGE;
   uint32_t *restrict read_at = at + OWN_READ_AT * PAGE, *restrict reader = at + OWN_READER * PAGE, *restrict readers = at + OWN_READERS * PAGE;
   uint32_t epoch = m->epoch, now = m->warp_epoch[warp & 63] & 0xffff, tag = (uint32_t)warp << 16 | (m->warp_met[warp & 63] & 0xffff), thread = warp * LANES + lane, bad = 0;
   CELLS bad |= (wrote[j] == epoch) & ((writer[j] & 0xffff) != thread + (j >> shift));
@@ -64,25 +151,24 @@ INLINED int own_run(Context *c, Region *r, int64_t q, uint32_t me, int warp, int
 static void own_shadow(Context *c, Region *r, int64_t q, int site, int thread, int kind, uint64_t p, int wrote, int read) {
   Machine *m = c->machine;
   uint32_t warp = thread / LANES, now = m->warp_epoch[warp & 63] & 0xffff, tag = warp << 16 | (m->warp_met[warp & 63] & 0xffff), bit = 1u << thread % LANES;
-  uint32_t *at = own(m, r, q);
+  uint32_t *at = own(c, r, q), *reads = at + OWN_READ_AT * PAGE;
   const int64_t step = PAGE;
-  int writer = at[OWN_WRITER * step] & 0xffff;
-  read &= at[OWN_READ_AT * step] == m->epoch;
+  Touch *warps = m->clocks ? (Touch *)(at - q % PAGE + OWN_WORDS * PAGE) + q % PAGE * c->warps : 0;
+  int writer = at[OWN_WRITER * step] & 0xffff, reader = -1;
   if (kind == LOAD) {
-    if (wrote && at[OWN_WROTE * step] == m->epoch && writer != thread) {
+    if (wrote && writer != thread && since(m, warp, writer / LANES, at[OWN_WROTE * step])) {
       if (writer / LANES != (int)warp) report(c, OWN_RACE, site, thread, writer, p, 1);
       else if (at[OWN_WRITER * step] >> 16 == now && at[OWN_ACCESS * step] != m->access) report(c, OWN_WARP_RACE, site, thread, writer, p, 1);
     }
-    at[OWN_READERS * step] = read && at[OWN_READER * step] == tag ? at[OWN_READERS * step] | bit : bit;
-    at[OWN_READER * step] = read && at[OWN_READER * step] >> 16 != warp ? MANY : tag;
-    at[OWN_READ_AT * step] = m->epoch;
+    if (!read) { // what it says is of another block
+      *reads = m->epoch - 1;
+      if (warps) memset(warps, 0, sizeof(Touch) * c->warps);
+    }
+    note(c, warps, reads, step, tag, bit);
     return;
   }
-  if (read) {
-    uint32_t by = at[OWN_READER * step], lanes = at[OWN_READERS * step];
-    int race = by >> 16 != warp ? OWN_RACE : by == tag && lanes & ~bit ? OWN_WARP_RACE : 0;
-    if (race) report(c, race, site, thread, by == MANY ? -1 : (int)(by >> 16) * LANES + __builtin_ctz((race == OWN_RACE ? lanes : lanes & ~bit) | 0x80000000), p, 2);
-  }
+  int found = read ? touched(c, warps, reads, step, tag, bit, &reader) : NOBODY;
+  if (found) report(c, found == WARP ? OWN_RACE : OWN_WARP_RACE, site, thread, reader, p, 2);
   at[OWN_WROTE * step] = m->epoch, at[OWN_WRITER * step] = now << 16 | thread, at[OWN_ACCESS * step] = m->access;
 }
 
@@ -243,21 +329,19 @@ static int under_way(Context *c, uint64_t q, int site, int thread, int kind) {
 }
 
 // An atomic is noted; another thread's access that is none needs a barrier in between.
-static void beside_atomics(Context *c, uint32_t *cell, int site, int thread, int kind, uint64_t offset) {
+static void beside_atomics(Context *c, uint64_t q, int site, int thread, int kind, uint64_t offset) {
   Machine *m = c->machine;
   int64_t step = m->shared_room;
   uint32_t warp = thread / LANES, bit = 1u << thread % LANES, tag = warp << 16 | (m->warp_epoch[warp & 63] & 0xffff);
-  uint32_t *by = &cell[ATOMIC_BY * step], *lanes = &cell[ATOMIC_LANES * step];
-  int now = cell[ATOMIC_AT * step] == m->epoch;
+  uint32_t *cell = array(m, ATOMIC_AT) + q;
+  Touch *warps = touches(c, q, 1);
+  int other = -1;
   if (kind == ATOMIC) {
-    *lanes = now && *by == tag ? *lanes | bit : bit;
-    *by = now && *by >> 16 != warp ? MANY : tag;
-    cell[ATOMIC_AT * step] = m->epoch;
-  } else if (now) {
-    int race = *by >> 16 != warp ? RACE : *by == tag && *lanes & ~bit ? WARP_RACE : 0;
-    uint32_t others = race == RACE ? *lanes : *lanes & ~bit;
-    if (race) report(c, race, site, thread, *by == MANY ? -1 : (int)(*by >> 16) * LANES + __builtin_ctz(others | 0x80000000), offset, 3);
+    note(c, warps, cell, step, tag, bit);
+    return;
   }
+  int found = touched(c, warps, cell, step, tag, bit, &other);
+  if (found) report(c, found == WARP ? RACE : WARP_RACE, site, thread, other, offset, 3);
 }
 
 // Two accesses to a byte, one of them a write, need a barrier between two warps, and `__syncwarp` between two lanes of a warp.
@@ -274,29 +358,21 @@ void shared_shadow(Context *c, uint64_t offset, int size, int site, int thread, 
       report(c, SHARED_UNINITIALIZED, site, thread, 0, offset, 0);
       cell[WROTE * step] = first, cell[EARLY * step] = site + 1;
     }
-    int writer = cell[WRITER * step] & 0xffff;
-    if (m->atomics) beside_atomics(c, cell, site, thread, kind, offset);
+    int writer = cell[WRITER * step] & 0xffff, other = -1;
+    if (m->atomics) beside_atomics(c, q, site, thread, kind, offset);
     else if (kind == ATOMIC) continue;
-    if (cell[WROTE * step] == epoch && writer != thread) {
+    if (writer != thread && since(m, warp, writer / LANES, cell[WROTE * step])) {
       if (writer / LANES != warp) report(c, RACE, site, thread, writer, offset, 1);
       else if (cell[WRITER * step] >> 16 == now && cell[WRITE_ACCESS * step] != m->access) report(c, WARP_RACE, site, thread, writer, offset, 1);
     }
     if (kind == ATOMIC) continue;
-    uint32_t *reader = &cell[READER * step], *readers = &cell[READERS * step];
-    int read_now = cell[READ_AT * step] == epoch;
     if (kind == LOAD) {
-      *readers = read_now && *reader == tag ? *readers | bit : bit;
-      *reader = read_now && *reader >> 16 != (uint32_t)warp ? MANY : tag;
-      cell[READ_AT * step] = epoch;
+      note(c, touches(c, q, 0), &cell[READ_AT * step], step, tag, bit);
       continue;
     }
-    if (read_now) {
-      int race = *reader >> 16 != (uint32_t)warp ? RACE : *reader == tag && *readers & ~bit ? WARP_RACE : 0;
-      uint32_t others = race == RACE ? *readers : *readers & ~bit;
-      int other = *reader == MANY ? -1 : (int)(*reader >> 16) * LANES + __builtin_ctz(others | 0x80000000);
-      if (race && cell[EARLY * step] && cell[WROTE * step] >= first) too_early(c, race, cell[EARLY * step] - 1, other, thread, offset);
-      else if (race) report(c, race, site, thread, other, offset, 2);
-    }
+    int found = touched(c, touches(c, q, 0), &cell[READ_AT * step], step, tag, bit, &other), race = found == WARP ? RACE : WARP_RACE;
+    if (found && cell[EARLY * step] && cell[WROTE * step] >= first) too_early(c, race, cell[EARLY * step] - 1, other, thread, offset);
+    else if (found) report(c, race, site, thread, other, offset, 2);
     if (cell[WROTE * step] < first) cell[EARLY * step] = 0;
     cell[WROTE * step] = epoch, cell[WRITER * step] = now << 16 | thread, cell[WRITE_ACCESS * step] = m->access;
   }
@@ -311,6 +387,7 @@ INLINED int shared_cells(Context *c, int64_t q, int warp, int lane, int twice, i
   uint32_t *restrict access = array(m, WRITE_ACCESS) + q, *restrict early = array(m, EARLY) + q;
   uint32_t epoch = m->epoch, first = m->shadow[0], now = m->warp_epoch[warp & 63] & 0xffff, tag = (uint32_t)warp << 16 | (m->warp_met[warp & 63] & 0xffff);
   uint32_t bad = 0, thread = warp * LANES + lane, this = m->access, *restrict copier = array(m, COPIER) + q;
+  if (m->clocks) return 0;
   if (m->copies)
     CELLS bad |= copier[j];
   if (m->atomics)
@@ -344,6 +421,7 @@ int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int l
 INLINED int one_cell(Machine *m, uint64_t q, uint32_t tag, uint32_t lanes) {
   uint32_t epoch = m->epoch, first = m->shadow[0];
   int64_t step = m->shared_room;
+  if (m->clocks) return 0;
   uint32_t *cell = array(m, 0) + q, *reader = &cell[READER * step], before = cell[READ_AT * step] == epoch;
   if (cell[WROTE * step] - first >= epoch - first || (m->copies && cell[COPIER * step]) || (m->atomics && cell[ATOMIC_AT * step] == epoch)) return 0;
   if (before && *reader == MANY) return 1;

@@ -86,10 +86,10 @@ def _asked(e: Emitter, i: Instruction, operand: str, operation: str, given: Valu
     e.store(LANES_OF_64, where.vector(e).text, areas[0], 64)
     e.store(LANES_OF_64, e.lanes(given), areas[1], 64)
     e.store(LANES_OF_64, "zeroinitializer", areas[2], 64)
-    e.declared["wt_mbarrier"] = "declare void @wt_mbarrier(i32, i32, ptr, ptr, ptr, ptr)"
+    e.declared["wt_mbarrier"] = "declare void @wt_mbarrier(i32, i32, ptr, ptr, ptr, ptr, ptr)"
     e.emit(
         f"call void @wt_mbarrier(i32 {OPERATIONS.index(operation)}, i32 {e.mask_bits(mask).text}, ptr {areas[0]}, "
-        f"ptr {areas[1]}, ptr {areas[2]}, ptr %context)"
+        f"ptr {areas[1]}, ptr {areas[2]}, ptr %context, ptr %frame)"
     )
     return Value(e.load(LANES_OF_64, areas[2], 64), "i64")
 

@@ -220,8 +220,6 @@ def barrier(e: Emitter, i: Instruction) -> None:
     if i.has("warp"):
         members_of(e, i, i.operands[0])
         return
-    if i.has("arrive"):
-        raise KeyError(i.text)
     operands = list(i.operands)
     if i.has("red"):
         _vote(e, operands.pop())
@@ -234,6 +232,10 @@ def barrier(e: Emitter, i: Instruction) -> None:
         threads = _mask_scalar(e, threads)
     if operands:
         number = e.operation("and", number, e.constant("i32", 15))
+    if i.has("arrive"):  # the thread count is for those that wait
+        e.declared["wt_bar_arrive"] = "declare void @wt_bar_arrive(i32, ptr, ptr)"
+        e.emit(f"call void @wt_bar_arrive(i32 {number.text}, ptr %context, ptr %frame)")
+        return
     e.store("i32", number.text, e.offset("%frame", at.BARRIER))
     e.store("i32", threads.text, e.offset("%frame", at.BARRIER_THREADS))
     if e.mode == at.WHOLE:
