@@ -382,7 +382,7 @@ PROGRAMS = [
         "shuffle of half a warp, right",
         """KERNEL k(float *x, float *y, int n) {
   int t = threadIdx_x, v = t;
-  if (t % 32 < 16) v = __nvvm_shfl_sync_down_i32(0xffff, v, 1, 31);
+  if (t % 32 < 16) v = __nvvm_shfl_sync_down_i32(0xffff, v, 1, 0x101f);
   if (blockIdx_x == 0) y[t] = v;
 }""",
     ),

@@ -161,3 +161,48 @@ def test_lanes_of_two_branches_do_not_meet_before_volta() -> None:
     code = compiled(old)
     assert prepared(code).graph.apart
     assert not prepared(code.replace(".target sm_80", ".target sm_61")).graph.apart
+
+
+TREE = """KERNEL k(int *x, int *y) {
+  int t = threadIdx_x, v = x[t];
+  for (int n = 16; n; n /= 2) v += __nvvm_shfl_sync_down_i32(-1, v, n, 31);
+  if (t == 0) y[0] = v;
+}"""
+HALF = """KERNEL k(int *x, int *y) {
+  int t = threadIdx_x, v = x[t];
+  if (t < 16) {
+    for (int n = 8; n; n /= 2) v += __nvvm_shfl_sync_down_i32(0xffff, v, n, 31);
+    if (t < %d) y[t] = v;
+  }
+}"""
+RETURNED = """KERNEL k(int *x, int *y) {
+  int t = threadIdx_x;
+  if (t >= 20) return;
+  int v = x[t], other = __nvvm_shfl_sync_down_i32(-1, v, 4, 31);
+  y[t] = %s ? v + other : v;
+}"""
+OF_HALVES = """KERNEL k(int *x, int *y) {
+  int t = threadIdx_x;
+  y[t] = __nvvm_shfl_sync_bfly_i32(t < 16 ? 0xffff : 0xffff0000, x[t], %d, 31);
+}"""
+
+
+@pytest.mark.parametrize(
+    ("source", "block", "found"),
+    [
+        (TREE, 32, []),
+        (TREE, 16, [16]),
+        (HALF % 1, 32, []),
+        (HALF % 2, 32, [16]),
+        (RETURNED % "t < 16", 32, []),
+        (RETURNED % "t < 17", 32, [20]),
+        (OF_HALVES % 8, 32, []),
+        (OF_HALVES % 16, 32, [16]),
+    ],
+)
+def test_a_result_that_depends_on_an_absent_lane_is_a_fault(source: str, block: int, found: list[int]) -> None:
+    x, y = np.arange(64, dtype=np.int32), np.zeros(64, np.int32)
+    done = launch(source, [x, y], block=(block,))
+    assert {fault.kind for fault in done.faults} == ({"absent-lane"} if found else set())
+    assert all(f"what lane {lane} has" in fault.message for lane, fault in zip(found, done.faults, strict=True))
+    assert y[0] == {TREE: x[:block].sum() - (block < 32) * 16, HALF: 120}.get(source, y[0])

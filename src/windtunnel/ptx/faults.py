@@ -12,6 +12,7 @@ KINDS = {
     10: "local-out-of-bounds", 11: "assertion", 12: "trap", 13: "deadlock", 14: "warp-race", 15: "missed-barrier",
     16: "endless-wait", 17: "endless-loop", 18: "copy-under-way",
     19: "global-race", 20: "global-warp-race", 21: "read-only-cache", 22: "other-allocation",
+    23: "absent-lane",
 }  # fmt: skip
 TRAPS = {
     1: "cudaErrorIllegalAddress", 2: "cudaErrorMisalignedAddress", 3: "cudaErrorAssert", 4: "cudaErrorLaunchFailure",
@@ -19,6 +20,8 @@ TRAPS = {
 }  # fmt: skip
 VERBS = {"load": "reads", "store": "writes", "atomic": "updates"}
 BESIDE_ATOMICS = 3
+ABSENT = "absent-lane"
+"""A shuffle's, which is a fault only if it matters."""
 DID = {0: "wrote", 1: "wrote", 2: "read", BESIDE_ATOMICS: "updates by atomics"}
 RACES = (
     "shared-race", "warp-race", "copy-under-way", "global-race", "global-warp-race", "read-only-cache",
@@ -94,6 +97,11 @@ def sentence(i: Incident) -> str:
         return f"{who} waits at this barrier{beside}: all threads of a block must reach the same one"
     if i.kind == "missing-lanes":
         return f"{who} names lanes in its mask that are not at this instruction, or leaves itself out"
+    if i.kind == ABSENT:
+        return (
+            f"{who} takes by this shuffle what lane {i.detail} has, which its mask does not name or which is not at "
+            f"this instruction, and what the kernel writes depends on it"
+        )
     if i.kind == "endless-wait":
         return (
             f"{who} waits here for what nobody writes, though all threads that the GPU holds at the same time have had "

@@ -17,22 +17,18 @@ from windtunnel.ptx.counters import Counters, count
 from windtunnel.ptx.dependence import SHARED_BY_ALL, UNKNOWN, Origins
 from windtunnel.ptx.emitter import Site
 from windtunnel.ptx.engine import Code, runtime_address
-from windtunnel.ptx.faults import BESIDE_ATOMICS, KINDS, TRAPS, Incident, KernelFault, sentence
+from windtunnel.ptx.faults import ABSENT, BESIDE_ATOMICS, KINDS, TRAPS, Incident, KernelFault, sentence
 from windtunnel.ptx.layout import Layout
 from windtunnel.ptx.memory import Allocation, Memory, TouchedRange, zeroed
-from windtunnel.ptx.shadows import SHADOWS, Shadow
+from windtunnel.ptx.shadows import SHADOWS, Shadow, of_a_block
 from windtunnel.ptx.structures import (
     CHECK,
-    CLOCKS_BYTES,
-    COPIES_BYTES,
     COUNT,
     LANES,
     ORDER_BYTES,
     OWN_BYTES,
     PAGE,
     SEEN_BYTES,
-    SHADOW_BYTES,
-    SHADOW_HEAD,
     TOUCH_BYTES,
     Context,
     Fault,
@@ -306,13 +302,12 @@ class Run:
         machine.faults, machine.fault_room = self.faults, FAULT_ROOM
         machine.output, machine.output_room = self.output, OUTPUT_BYTES
         if self.request.checks != "none":
-            machine.shadow = self._zeroed(self._shadow_bytes(shared))
+            self.own = of_a_block(shared, self.request.threads, self.kernel.graph)
+            machine.shadow = self._zeroed(self.own.size)
             machine.sums = int(self.kernel.graph.sums)
             machine.unfenced = int(self.kernel.graph.unfenced)
             machine.atomics = int(not self.kernel.graph.locks and any(s.kind == "atomic" for s in self.sites))
-            behind = SHADOW_HEAD + SHADOW_BYTES * shared
-            machine.copies = behind if self.kernel.graph.copies else 0
-            machine.clocks = behind + self._copies_bytes if self.kernel.graph.apart_at_barriers else 0
+            machine.copies, machine.clocks = self.own.copies, self.own.clocks
         machine.epoch, machine.shared_room = 1, shared
         narrow = any(0 < site.size < 4 and site.space in ("shared", "generic") for site in self.sites)
         machine.grain = 0 if narrow else 2
@@ -330,17 +325,6 @@ class Run:
         modes = ROUNDING.get(platform.machine(), ROUNDING["aarch64" if "arm" in platform.machine() else "x86_64"])
         table = (ctypes.c_int64 * 4)(*modes)
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(runtime_address(self.folder, "wt_modes"))(ctypes.addressof(table))
-
-    def _shadow_bytes(self, shared: int) -> int:
-        """What a block needs to note who touched its shared memory, its threads' asynchronous copies, and what its
-        warps know of each other."""
-        touches = 2 * TOUCH_BYTES * shared * -(-self.request.threads // LANES)
-        clocks = CLOCKS_BYTES + touches if self.kernel.graph.apart_at_barriers else 0
-        return SHADOW_HEAD + SHADOW_BYTES * shared + self._copies_bytes + clocks
-
-    @property
-    def _copies_bytes(self) -> int:
-        return COPIES_BYTES * self.request.threads if self.kernel.graph.copies else 0
 
     def _shadow(self, purpose: str, size: int) -> int:
         shadow = SHADOWS.take(purpose, size, dense=self.request.checks == "all")
@@ -485,7 +469,7 @@ class Run:
         residents.local, residents.local_step = self._zeroed(warps * local), local
         residents.shared, residents.shared_step = self._zeroed(room * shared), shared
         if self.request.checks != "none":
-            residents.shadow_step = self._shadow_bytes(self.machine.shared_room)
+            residents.shadow_step = self.own.size
             residents.shadow = self._zeroed(room * residents.shadow_step)
         residents.block, residents.at_grid = self._zeroed(8 * room), self._zeroed(4 * room)
         codes = [self.instrumented, self.code(False) if looked_at else self.instrumented]
@@ -534,7 +518,13 @@ class Run:
 
     def _faults(self) -> tuple[KernelFault, ...]:
         found = [self._fault(self.faults[i]) for i in range(self.machine.fault_count)]
-        return tuple(fault for fault in found if fault is not None)
+        return tuple(fault for fault in found if fault is not None and fault.kind != ABSENT)
+
+    def absent(self) -> list[tuple[int, KernelFault]]:
+        """Shuffles that take what is undefined, by their numbers."""
+        raw = [self.faults[i] for i in range(self.machine.fault_count)]
+        found = [(one.site, self._fault(one)) for one in raw if KINDS[one.kind] == ABSENT]
+        return [(site, fault) for site, fault in found if fault is not None]
 
     def _fault(self, raw: Fault) -> KernelFault | None:
         site = self.sites[raw.site]

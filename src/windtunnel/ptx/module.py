@@ -168,13 +168,14 @@ class Kernel:
             grid, block, shared_bytes, arguments, memory, checks, schedule, output, cooperative, most_resident, sampled
         )
         run = self._run(request)
-        saved = self._saved(run) if checks == "all" and not sampled and self._unset else None
+        twice = checks == "all" and not sampled and (self._unset or self._shuffles)
+        saved = self._saved(run) if twice else None
         launch = run.run()
         if checks == "none":
             return launch
         faults = launch.faults + self.unwritten
         if saved is not None and launch.trap is None:
-            faults += self._dependent(run, launch, saved)
+            faults += self._dependent(run, launch, saved) + self._of_absent_lanes(run, launch, saved)
         return replace(launch, faults=faults)
 
     def _run(self, request: Request) -> Run:
@@ -201,6 +202,26 @@ class Kernel:
         found = {int(at[1] or 0) // ROOM for word in words for at in unset.USED.finditer(word)}
         said = {one.name for one, _ in self._unwritten()}
         return tuple(number for number in sorted(found) if self._module.unset[number].name not in said)
+
+    @functools.cached_property
+    def _shuffles(self) -> bool:
+        return any(one.name == "shfl" for block in self._prepared.graph.blocks for one in block)
+
+    def _of_absent_lanes(self, run: Run, launch: Launch, saved: unset.Saved) -> tuple[KernelFault, ...]:
+        """Shuffles from lanes that are not there, where what the kernel writes depends on what comes."""
+        absent = run.absent()
+        missing = any(fault.kind == "missing-lanes" for fault in launch.faults)  # the same mistake, said already
+        if not absent or missing or {a.start for a in launch.accesses} - {a.start for a in saved.allocations}:
+            return ()
+        request = replace(run.request, memory=Allocations(saved.allocations), output=lambda text: None)
+
+        def launched(site: int) -> str | None:
+            again = self._run(request)
+            again.machine.chosen, again.machine.chosen_site = 1, site
+            return again.run().trap
+
+        matters = unset.mattering([site for site, _ in absent], saved, launched)
+        return tuple(fault for site, fault in absent if site in matters)
 
     def _saved(self, run: Run) -> unset.Saved | None:
         """All memory that arguments point to, and the module's variables."""

@@ -9,12 +9,32 @@ import ctypes
 import threading
 from dataclasses import dataclass, field
 
+from windtunnel.ptx.flow import Graph
 from windtunnel.ptx.memory import zeroed
+from windtunnel.ptx.structures import CLOCKS_BYTES, COPIES_BYTES, LANES, SHADOW_BYTES, SHADOW_HEAD, TOUCH_BYTES
 
 MOST_NUMBERS = (1 << 30) - 2
 """The runtime has two bits of its own beside a block's number."""
 KEPT_BYTES = 256 << 20
 """Of memory that no launch uses."""
+
+
+@dataclass(frozen=True)
+class BlockShadow:
+    """What notes who touched a block's shared memory: its bytes, and where the threads' asynchronous copies and what
+    the warps know of each other lie in it; 0: nowhere."""
+
+    size: int
+    copies: int
+    clocks: int
+
+
+def of_a_block(shared: int, threads: int, graph: Graph) -> BlockShadow:
+    """For so many bytes of shared memory."""
+    copies = SHADOW_HEAD + SHADOW_BYTES * shared
+    clocks = copies + COPIES_BYTES * threads * graph.copies
+    size = clocks + (CLOCKS_BYTES + 2 * TOUCH_BYTES * shared * -(-threads // LANES)) * graph.apart_at_barriers
+    return BlockShadow(size, copies * graph.copies, clocks * graph.apart_at_barriers)
 
 
 @dataclass

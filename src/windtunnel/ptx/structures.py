@@ -68,7 +68,7 @@ class Machine(Structure):
         ("base", c_uint32), ("several", c_uint32), ("atomics", c_int32),
         ("global_grain", c_int32), ("sums", c_int32), ("unfenced", c_int32),
         ("pool", c_void_p), ("pool_used", c_int64), ("generation", c_uint32), ("together", c_uint32),
-        ("clocks", c_int64), ("copies", c_int64), ("hot", Hot * HOT),
+        ("chosen", c_int32), ("chosen_site", c_int32), ("clocks", c_int64), ("copies", c_int64), ("hot", Hot * HOT),
     ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Whether what a kernel gives depends on a variable of its own that nothing has set.
+"""Whether what a kernel gives depends on a variable of its own that nothing has set, or on lanes that are not there.
 
 The compiler hands over a second form of the module, in which such variables hold an input (`compiler/unset.py`). After
 a launch the kernel runs twice more from the same memory, with another input each time: what differs depends on it."""
@@ -18,6 +18,7 @@ MOST_BYTES = 1 << 28
 """Memory that a launch may write and that is kept for this."""
 PART = 1 << 12
 NOWHERE = (0, 0, 0), (0, 0, 0)
+NO_SITE = -1
 
 
 class Saved:
@@ -64,6 +65,22 @@ def dependent(
             if at is not None:
                 found.append(_fault(variables[number], *at, named))
         return tuple(found)
+    finally:
+        saved.put(left)
+
+
+def mattering(sites: Sequence[int], saved: Saved, launched: Callable[[int], str | None]) -> list[int]:
+    """The sites whose undefined values what a launch gives depends on: `launched` runs it with ones at a site, and
+    zeros at all others. The memory is left as the launch left it."""
+    left = saved.now()
+
+    def outcome(site: int) -> tuple[str | None, list[bytes]]:
+        saved.put(saved.bytes)
+        return launched(site), saved.now()
+
+    try:
+        zero = outcome(NO_SITE)
+        return [site for site in sites if _different(saved.allocations, zero, outcome(site), True) is not None]
     finally:
         saved.put(left)
 

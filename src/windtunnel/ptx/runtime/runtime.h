@@ -121,6 +121,7 @@ typedef struct {
   uint32_t *pool;   // of pages: blocks that run in turn use the same ones
   int64_t pool_used;
   uint32_t generation, together; // which pages are of now; several blocks are under way
+  int32_t chosen, chosen_site; // what shuffles take from lanes that are not there: zeros, or ones at the site; or 0: what comes
   int64_t clocks;   // where a block's Clocks lie behind its shadow, or 0: all its warps meet at once
   int64_t copies;   // where the threads' Copies lie behind a block's shadow, or 0: it makes none
   Hot hot[HOT];
@@ -208,7 +209,7 @@ enum { GROUP = 8 }; // lanes of which access.py knows how they lie
 enum { READ_ONLY = 1, ADDS = 1, SUMS = 2 }; // of a load; of an atomic
 enum { OUT_OF_BOUNDS = 1, UNINITIALIZED, MISALIGNED, RACE, CONFLICT, SHARED_OUT_OF_BOUNDS, SHARED_UNINITIALIZED,
        DIVERGENT_BARRIER, MISSING_LANES, LOCAL_OUT_OF_BOUNDS, ASSERTION, TRAPPED, HANGING, WARP_RACE, EXITED, SPINNING, ENDLESS,
-       UNDER_WAY, OWN_RACE, OWN_WARP_RACE, CACHED, NEIGHBOUR };
+       UNDER_WAY, OWN_RACE, OWN_WARP_RACE, CACHED, NEIGHBOUR, ABSENT };
 enum { TRAP_NONE, TRAP_ADDRESS, TRAP_MISALIGNED, TRAP_ASSERT, TRAP_INSTRUCTION, TRAP_DEADLOCK, TRAP_INTERRUPTED };
 #define MANY 0x7fffffffu
 #define ATOMICALLY 0x80000000u

@@ -73,8 +73,7 @@ def _permute(e: Emitter, value: Value, index: Value) -> Value:
 
 
 def shuffle(e: Emitter, i: Instruction) -> None:
-    if i.has("sync"):
-        members_of(e, i, i.operands[4])
+    named = members_of(e, i, i.operands[4]) if i.has("sync") else None
     targets = [target.strip() for target in i.operands[0].split("|")]
     value = e.spread(brought(e, i, "i32") if _in_branches(e, i) else e.bits(i.operands[1]))
     mode = next(word for word in i.opcode if word in SHUFFLES)
@@ -82,15 +81,35 @@ def shuffle(e: Emitter, i: Instruction) -> None:
         here = Value(e.mask_of(present(e, i)), "i1")
         value = e.select(here, value, e.constant("i32", -1))
     if INTEGER.match(i.operands[2]) and INTEGER.match(i.operands[3]):
-        result, inside = _known_shuffle(e, mode, value, int(i.operands[2], 0), int(i.operands[3], 0))
+        result, inside, source = _known_shuffle(e, mode, value, int(i.operands[2], 0), int(i.operands[3], 0))
     else:
-        result, inside = _computed_shuffle(e, mode, value, e.value(i.operands[2], "i32"), e.value(i.operands[3], "i32"))
+        amount, control = (e.value(operand, "i32") for operand in i.operands[2:4])
+        result, inside, source = _computed_shuffle(e, mode, value, amount, control)
+    if e.instrumented and named is not None and (e.mode == at.PARTIAL or named.text != "-1"):
+        result = _of_absent(e, i, named, source, result)
     e.put(targets[0], result)
     if len(targets) > 1:
         e.put(targets[1], inside)
 
 
-def _known_shuffle(e: Emitter, mode: str, value: Value, amount: int, control: int) -> tuple[Value, Value]:
+def _of_absent(e: Emitter, i: Instruction, named: Value, source: Value, result: Value) -> Value:
+    """The result, with zeros or ones in place of what is undefined if the launch chooses these to see whether it
+    matters."""
+    one, lane = e.constant("i32", 1), Value(lanes("i32", list(range(LANES))), "i32")
+    given = e.operation("and", e.operation("lshr", e.operation("and", present(e, i), named), source), one)
+    absent = e.operation("and", e.compare("eq", given, e.constant("i32", 0)), e.compare("ne", source, lane))
+    absent = e.operation("and", absent, Value(e.running(), "i1"))
+    area, site = e.offset("%scratch", 0), e.site(i, "warp", "", 0)
+    e.store(vector("i32"), e.lanes(source), area, 64)
+    e.declared["wt_absent"] = "declare i32 @wt_absent(i32, ptr, i32, ptr, ptr)"
+    bits = e.mask_bits(e.lanes(absent)).text
+    chosen = e.assign(f"call i32 @wt_absent(i32 {bits}, ptr {area}, i32 {site}, ptr %context, ptr %frame)")
+    chosen_value = Value(chosen, "i32", True)
+    other = e.operation("and", absent, e.compare("ne", chosen_value, e.constant("i32", 0)))
+    return e.select(other, e.operation("ashr", chosen_value, e.constant("i32", 31)), result)
+
+
+def _known_shuffle(e: Emitter, mode: str, value: Value, amount: int, control: int) -> tuple[Value, Value, Value]:
     clamp, segment, amount = control & 31, control >> 8 & 31, amount & 31
     picked, inside = [], []
     for lane in range(LANES):
@@ -107,10 +126,10 @@ def _known_shuffle(e: Emitter, mode: str, value: Value, amount: int, control: in
         picked.append(wanted if good else lane)
     wide = vector("i32")
     text = e.assign(f"shufflevector {wide} {value.text}, {wide} poison, {wide} {lanes('i32', picked)}")
-    return Value(text, "i32"), Value(lanes("i1", inside), "i1")
+    return Value(text, "i32"), Value(lanes("i1", inside), "i1"), Value(lanes("i32", picked), "i32")
 
 
-def _computed_shuffle(e: Emitter, mode: str, value: Value, amount: Value, control: Value) -> tuple[Value, Value]:
+def _computed_shuffle(e: Emitter, mode: str, value: Value, amount: Value, control: Value) -> tuple[Value, Value, Value]:
     last = e.constant("i32", 31)
     lane = Value(lanes("i32", list(range(LANES))), "i32")
     amount = e.operation("and", amount, last)
@@ -124,7 +143,8 @@ def _computed_shuffle(e: Emitter, mode: str, value: Value, amount: Value, contro
     else:
         wanted = e.operation({"up": "sub", "down": "add", "bfly": "xor"}[mode], lane, amount)
     inside = e.compare("sge" if mode == "up" else "sle", wanted, highest)
-    return _permute(e, value, e.select(inside, wanted, lane)), inside
+    source = e.select(inside, wanted, lane)
+    return _permute(e, value, source), inside, source
 
 
 def _lanes_with(e: Emitter, i: Instruction, predicate: Value, named: Value | None) -> tuple[Value, Value]:

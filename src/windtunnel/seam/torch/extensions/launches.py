@@ -53,6 +53,7 @@ CODES = {
     "divergent-barrier": "cuda-divergent-barrier",
     "missed-barrier": "cuda-divergent-barrier",
     "missing-lanes": "cuda-divergent-barrier",
+    "absent-lane": "cuda-absent-lane",
     "deadlock": "cuda-divergent-barrier",
     "endless-loop": "cuda-endless-loop",
     "endless-wait": "cuda-endless-loop",
