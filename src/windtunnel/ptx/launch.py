@@ -293,8 +293,7 @@ class Run:
                 if entry.reader and (stored is None or region.start in stored):
                     pages = cells // PAGE + 1
                     entry.pages, pool = self._zeroed(8 * pages), pool + pages
-        warps = -(-self.request.threads // LANES)
-        touches = TOUCH_BYTES * warps if self.kernel.graph.apart_at_barriers else 0
+        touches = TOUCH_BYTES * -(-self.request.threads // LANES) * self.kernel.graph.apart_at_barriers
         self.machine.pool = self._zeroed((OWN_BYTES + touches) * PAGE * pool)
         shared = self.kernel.layout.shared_bytes + self.request.dynamic_shared + 64
         machine = self.machine
