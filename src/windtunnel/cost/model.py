@@ -73,7 +73,8 @@ class KernelCost(NamedTuple):
 class CostModel:
     """What operations cost on one GPU, in whole nanoseconds.
 
-    `launch_ns` is the time from a launch to the start of the kernel, `empty_ns` what the host takes for a tensor of
+    `dispatch_ns` is the host's time of one call of a framework's operator, from Python to the launch, by its name,
+    `launch_ns` the time from a launch to the start of the kernel, `empty_ns` what the host takes for a tensor of
     which nothing is computed, `view_ns` for a view, `event_ns` its part of recording, waiting for or querying an event,
     `synchronize_ns` what a synchronization takes on top of its wait, `queue_depth` how many launches may be pending on
     a stream, `lock_share` the part of its time in operators in which a thread holds Python's lock, `copy_dispatch_ns`
@@ -115,6 +116,7 @@ class CostModel:
         self.view_ns = self._ns("view_us")
         self.event_ns = self._ns("event_us")
         self.synchronize_ns = self._ns("synchronize_us")
+        self.dispatch_ns = lru_cache(maxsize=4096)(self._dispatch_ns)
         self.copy_dispatch_ns = self.dispatch_ns("aten::copy_")
         self.copy_ns = lru_cache(maxsize=4096)(self.links.copy_ns)
         self.staging_ns = self.links.staging_ns
@@ -308,8 +310,7 @@ class CostModel:
 
     # ------------------------------------------------------------------ host and driver
 
-    def dispatch_ns(self, name: str) -> int:
-        """Host time of one call of a framework's operator, from Python to the launch."""
+    def _dispatch_ns(self, name: str) -> int:
         operator = classify(name)
         own = {} if self.measured is None else self.measured.dispatch_us
         return round(1000.0 * own.get(operator.name, self.issue * operator.dispatch_us))

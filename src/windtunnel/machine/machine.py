@@ -141,7 +141,7 @@ class Machine:
         """The cost of a kernel signature on a device; callers keep it."""
         kernel = device.cost.kernel(signature)
         size = signature.read_bytes + signature.written_bytes
-        number = self.trace.signatures.number(signature)
+        number = self.trace.signatures.numbers[signature]
         self.known[number] = kernel.known
         found = Cost(
             number,
@@ -220,7 +220,7 @@ class Machine:
             return
         lane = self._host_lane(host) if stream is None else self.lane(host, stream)
         ready = host.now_ns if stream is None else self.ready_ns(host, stream, call.name)
-        self._row(Kind.POST, lane, self.trace.signatures.number(call), site, host.now_ns, ready, ready, launch)
+        self._row(Kind.POST, lane, self.trace.signatures.numbers[call], site, host.now_ns, ready, ready, launch)
 
     def ready_ns(self, host: HostThread, stream: Stream, name: str) -> int:
         """When a collective or a message that is called now can begin on a stream, as far as this rank goes."""
@@ -251,7 +251,7 @@ class Machine:
             begin, lane = host.now_ns, self.lane(host, stream)
             ready = self.ready_ns(host, stream, call.name) if begins_ns is None else begins_ns
             until = stream.ready_ns = max(ready, until_ns)
-        self._row(Kind.MEETING, lane, self.trace.signatures.number(call), site, begin, ready, until, number)
+        self._row(Kind.MEETING, lane, self.trace.signatures.numbers[call], site, begin, ready, until, number)
 
     def collective(
         self,
@@ -268,7 +268,7 @@ class Machine:
         """
         device = self.devices[stream.device]
         issued = host.now_ns = host.now_ns + (0 if launched else device.cost.dispatch_ns(call.name))
-        number = self.trace.signatures.number(call)
+        number = self.trace.signatures.numbers[call]
         spread = Spread.of_detail(call.detail)
         duration = device.cost.collective_ns(call.name, size_bytes, spread.ranks, spread)
         if stream.capture is not None:
@@ -298,7 +298,7 @@ class Machine:
         issued = host.now_ns = host.now_ns + device.cost.copy_dispatch_ns
         duration = device.cost.copy_ns(size_bytes, source, destination, pinned)
         direction = "HtoD" if source < 0 else "DtoH" if destination < 0 else "DtoD"
-        number = self.trace.signatures.number(signature)
+        number = self.trace.signatures.numbers[signature]
         if stream.capture is not None:
             return stream.capture.add(stream, Kind.COPY, number, site, duration, size_bytes, engine=direction)
         if device.external:

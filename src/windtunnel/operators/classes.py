@@ -126,8 +126,3 @@ def _without_affixes(name: str) -> Iterator[str]:
             for prefix in _PREFIXES:
                 if stem.startswith(prefix):
                     yield from (stem.removeprefix(prefix), prefix + stem)
-
-
-def is_generated(name: str) -> bool:
-    """Whether a kernel is one that Inductor generated, by its name in a trace."""
-    return classify(name).name.startswith("generated_")

@@ -63,22 +63,31 @@ class Record(NamedTuple):
         return self.end_ns - self.start_ns
 
 
+class Numbering(dict[T, int]):
+    """The numbers of a table's values; one that is asked for and new is added to the table."""
+
+    def __init__(self, table: list[T]) -> None:
+        super().__init__((value, number) for number, value in enumerate(table))
+        self._table = table
+
+    def __missing__(self, value: T) -> int:
+        # Right with several threads too, without a lock: each finds an entry of its own value.
+        size = len(self._table)
+        self._table.append(value)
+        number = self[value] = self._table.index(value, size)
+        return number
+
+
 class Table(list[T]):
     """A list of distinct values that knows each one's number."""
 
     def __init__(self, values: Iterable[T] = ()) -> None:
         super().__init__(values)
-        self.numbers: dict[T, int] = {value: number for number, value in enumerate(self)}
+        self.numbers = Numbering(self)
 
     def number(self, value: T) -> int:
         """The number of `value`, which is added when it is new."""
-        number = self.numbers.get(value)
-        if number is None:
-            # Right with several threads too, without a lock: each finds an entry of its own value.
-            size = len(self)
-            self.append(value)
-            number = self.numbers[value] = self.index(value, size)
-        return number
+        return self.numbers[value]
 
 
 MEMORY_EXCESS, MEMORY_ROLE = 8, 44

@@ -81,9 +81,9 @@ class HostAllocator:
     """Page-locked host memory of one process.
 
     `events` records on (device, stream) pairs: its `record` gets such a pair. `alloc_ns` and `free_ns` are what one
-    call of `cudaHostAlloc` (or a function of its size in bytes) and `cudaFreeHost` costs; `elapsed_ns` collects it
-    until the owner takes it. `may_query` says whether an event may be queried now, and raises where that is an
-    error. `frees` collects blocks whose storages died, on whatever thread; they are freed at the next call.
+    call of `cudaHostAlloc` (or a function of its size in bytes) and `cudaFreeHost` costs. `may_query` says whether an
+    event may be queried now, and raises where that is an error. `frees` collects blocks whose storages died, on
+    whatever thread; they are freed at the next call.
     """
 
     def __init__(
@@ -94,7 +94,6 @@ class HostAllocator:
         free_ns: int = 0,
     ) -> None:
         self.settings = settings or Settings()
-        self.elapsed_ns = 0
         self._events: EventSource[tuple[int, int]] = events or InstantEvents()
         self.frees: Frees[HostBlock, tuple[int, int]] = Frees(self._events)
         self.alloc_ns = alloc_ns
@@ -146,7 +145,6 @@ class HostAllocator:
         self._allocated_bytes.increase(size)
         self._bucket_allocations[bucket].increase()
         self._alloc_time.add(duration_ns)
-        self.elapsed_ns += duration_ns
         return block
 
     def record_event(self, block: HostBlock, device: int, stream: int) -> None:
@@ -200,7 +198,6 @@ class HostAllocator:
         self._allocated_bytes.decrease(block.size)
         self._bucket_allocations[bucket].decrease()
         self._free_time.add(self._free_ns)
-        self.elapsed_ns += self._free_ns
 
     def empty_cache(self) -> None:
         """Give every reusable block back to the system (`torch.accelerator.empty_host_cache`)."""

@@ -211,18 +211,20 @@ class Dispatch(TorchDispatchMode):
         finally:
             if work is not None:
                 work.inside = False
-                work.leave()
+                work.left_ns = now_ns = clock_ns()
+                if now_ns > work.due_ns:
+                    work.sample(now_ns)
 
     def plain(self, plan: Plan, func: OpOverload, args: Arguments) -> object:
         """Tensors of one device and numbers, without keywords; what turns out to be anything else is `general`."""
-        key: list[Hashable] = [plan, plan.ordered and len(args) > 1 and args[0] is args[1]]
-        device, first, scattered, shared = NOWHERE, None, False, False
+        device, first, ordered, scattered, shared = NOWHERE, None, plan.ordered, False, False
+        key: list[Hashable] = [plan, args[0] is args[1]] if ordered and len(args) > 1 else [plan]
         for value in args:
             if (kind := value.__class__) is Tensor or kind is Parameter:
                 try:
                     tag = storage_of(value)._wt
                     key += (value.shape, value.dtype)
-                    scattered |= plan.ordered and not value.is_contiguous()
+                    scattered |= ordered and not value.is_contiguous()
                 except (NotImplementedError, RuntimeError, ValueError):  # sparse ones lack storage, nested ones sizes
                     return self.general(Call(plan, func, args, {}))
                 found = tag.device
@@ -236,7 +238,7 @@ class Dispatch(TorchDispatchMode):
                     found = common_device(value, key)
                     if found < CPU or found != device != NOWHERE:
                         return self.general(Call(plan, func, args, {}))
-                    device, scattered = found, scattered or (plan.ordered and not all(map(is_contiguous, value)))
+                    device, scattered = found, scattered or (ordered and not all(map(is_contiguous, value)))
                 elif plan.attributes:
                     key.append(tuple(value))
                 elif value and not isinstance(value[0], (int, float)):
@@ -412,7 +414,7 @@ class Dispatch(TorchDispatchMode):
             self.state.guard.expect(target, count, kwargs.get("dtype"), empty=plan.empty)
         out = call.out = self.compute(call)
         if target >= 0:
-            self.tag_new(out, target)
+            self.tag(out, target)
             self.submit(call, out)
             return out
         if pinned:
@@ -512,19 +514,9 @@ class Dispatch(TorchDispatchMode):
             machine.synchronize_stream(local.host, stream, plan.name, state.site())
             state.synchronized(plan.name, stream)
 
-    def tag_new(self, out: object, device: int) -> None:
-        """The same as `tag`, quick where the result is one dense tensor."""
-        if out.__class__ is Tensor and out.layout is STRIDED:
-            storage = storage_of(out)
-            tag = storage._wt
-            if tag is HOST_TAG or tag.device == FLOATING:
-                self.state.place(storage, device)
-        else:
-            self.tag(out, device)
-
     def tag(self, out: object, device: int) -> None:
         """Give every new storage in a result memory on `device`."""
-        for tensor in tensors_in((out,)):
+        for tensor in (out,) if out.__class__ is Tensor else tensors_in((out,)):
             try:
                 storage = storage_of(tensor)
             except (NotImplementedError, RuntimeError):

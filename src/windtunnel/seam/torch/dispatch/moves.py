@@ -143,7 +143,7 @@ def to_copy(dispatch: Dispatch, call: Call) -> Result:
     call.device = target
     out = dispatch.compute(call)
     if target >= 0:
-        dispatch.tag_new(out, target)
+        dispatch.tag(out, target)
         if state.history.enabled and source == CPU:
             state.history.mark_tensor(out, "input")
     if source == FLOATING:
@@ -254,7 +254,7 @@ def transfer(
     (CUDA runtime, "API synchronization behavior"); copies between devices never block the host.
     """
     machine, local = state.machine, state.local
-    of, to = tag_of(source), tag_of(destination)
+    of, to = storage_of(source)._wt, storage_of(destination)._wt  # dense ones
     size = int(destination.nbytes)
     if size == 0:
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
@@ -11,13 +12,13 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from windtunnel.machine.stream import Stream
+from windtunnel.machine.stream import Event, Stream
 from windtunnel.seam.torch.dispatch.asserts import AssertFailure
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.distributed import known_values, played
 from windtunnel.seam.torch.distributed.described import Described
 from windtunnel.seam.torch.distributed.groups import Group, Groups, Queued
-from windtunnel.seam.torch.distributed.nodata import answer, with_values
+from windtunnel.seam.torch.distributed.nodata import with_values
 from windtunnel.seam.torch.distributed.under_way import UnderWay
 from windtunnel.seam.torch.distributed.values import (
     COMPOSED,
@@ -29,17 +30,34 @@ from windtunnel.seam.torch.distributed.values import (
     composed,
     divided,
     each,
+    finished,
     is_composed,
     multiplied,
     truth,
 )
 from windtunnel.seam.torch.distributed.work import CALLS
-from windtunnel.seam.torch.plans.arguments import Result, tensors_in
+from windtunnel.seam.torch.plans.arguments import Arguments, OpOverload, Result, tensors_in
 from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.state.module_paths import BUCKET
 from windtunnel.seam.torch.tags import CPU, FLOATING, VERSION, is_physically_meta, tag_of
+from windtunnel.trace.operation import Signature
 
 Tensor = torch.Tensor
+
+
+class Asked(NamedTuple):
+    """One call of a collective: what its group's ranks compare, and the row that it becomes on its stream.
+
+    `timeout` is how long NCCL lets it take; None for a group of another backend.
+    """
+
+    group: Group
+    described: Described
+    row: Signature
+    stream: Stream | None
+    device: int
+    size_bytes: int
+    timeout: timedelta | None
 
 
 class Collective(NamedTuple):
@@ -83,36 +101,35 @@ NAN = "windtunnel: TORCH_NCCL_NAN_CHECK found a NaN in this rank's input to {nam
 def run(dispatch: Dispatch, call: Call) -> Result:
     """A collective of all ranks of a group."""
     groups: Groups = dispatch.state.groups
-    name, named = call.plan.name, call.named()
+    name, named, shape = call.plan.name, call.named(), COLLECTIVES[call.plan.name]
     if (found := groups.of(named["process_group"])) is None:
         return dispatch.compute(call.but(device=CPU))
-    group, shape = place(dispatch, found, call), COLLECTIVES[name]
+    reads, writes, size = _touched(name, found, call.args)
+    group = place(dispatch, found, call, reads if writes is reads else (*writes, *reads))
     func, args, device, barrier = call.plan.func, call.args, call.device, name == "c10d::barrier"
     if barrier and device >= 0 and group.nccl and VERSION < GUESSED_UNTIL:
         device = call.device = next(iter(named["device_ids"]), _unnamed(dispatch, group))
-    reads = _tensors(args[shape.reads])
-    writes = reads if shape.writes == shape.reads else _tensors(args[shape.writes])
-    size, valueless = _size(name, group, reads, writes), any(map(is_physically_meta, (*reads, *writes)))
+    asynchronous, valueless = bool(named.get("async_op", True)), any(map(is_physically_meta, (*reads, *writes)))
     reduces, reduction = CALLS.reduces, CALLS.reduces.name if name in REDUCING else ""
     if group.nccl:
         check(name, reads, writes, group.size, reduction)
+    row, timeout = group.collective(name), group.timeout(dispatch.local.host.now_ns)
     described = groups.descriptions.collective(name, reads, writes, group.place, reduction, named)
-    asynchronous, timeout = bool(named.get("async_op", True)), group.timeout(dispatch.local.host.now_ns)
     stream = stream_of(dispatch, group, device, asynchronous)
+    asked = Asked(group, described, row, stream, device, size, timeout)
     if dispatch.recorder is not None:
         dispatch.recorder.again = partial(_replayed, dispatch, reduces)
 
     def values() -> object:
         if valueless:
             known_values.carry(dispatch.state, group, known_values.Moved(name, named, reduction, reads, writes))
-            return answer(func, args[shape.writes])
+            return _answer(func, args[shape.writes])
         with with_values(dispatch.local) if dispatch.state.no_data else NOTHING:
             return _values(dispatch, group, call, reduces, set(map(TYPE, (*reads, *writes))))
 
     def put(stream: Stream, site: int) -> int:
         began_ns = stream.ready_ns
-        submit(dispatch, group, stream, (name, 0 if barrier else size), (reads, writes), site)
-        group.called(described.operation.name, began_ns, stream.ready_ns)
+        submit(dispatch, stream, row, 0 if barrier else size, (reads, writes), site)
         if group.settings.check_nan and not barrier and not valueless:
             _check_nan(dispatch, group, stream, (name, int(named.get("root_rank", -1))), reads)
         return began_ns
@@ -123,30 +140,35 @@ def run(dispatch: Dispatch, call: Call) -> Result:
 
         def finish(site: int) -> None:
             queued.began_ns = put(stream, site)
+            group.called(described.operation.name, queued.began_ns, stream.ready_ns)
             queued.event = groups.mark(stream, 0) if asynchronous else None
 
-        site = set_off(dispatch, group, (described, stream, name), (values, finish), queued, writes)
+        site = set_off(dispatch, asked, (values, finish), queued, writes)
         queued.is_of(group, described.operation, site, timeout)
-        return answer(func, args[shape.writes])
-    with meeting(dispatch, group, described, stream, (name, device, size)) as site:
+        return _answer(func, args[shape.writes])
+    with meeting(dispatch, asked) as site:
         out = values()
-    for tensor in writes if device >= 0 and not valueless else ():  # gloo gives sparse ones new parts
-        dispatch.tag_parts(tensor, device)
+    for tensor in writes if device >= 0 and not valueless else ():
+        if tensor.layout is not torch.strided:  # gloo gives sparse ones new parts
+            dispatch.tag(tensor, device)
     if stream is None:
         CALLS.queued = Queued(None) if CALLS.depth else CALLS.queued
         return out
     began_ns = put(stream, site)
-    _hand_over(dispatch, stream, asynchronous, waits, (*reads, *writes))
-    if CALLS.queued is not None:
-        CALLS.queued.is_of(group, described.operation, site, timeout, began_ns)
+    event = groups.mark(stream, 0) if asynchronous or waits else None
+    _hand_over(dispatch, asked, event, (*reads, *writes), (waits, site, began_ns))
+    group.called(described.operation.name, began_ns, stream.ready_ns)
     return out
 
 
-def _size(name: str, group: Group, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> int:
-    """The bytes of a collective."""
+def _touched(name: str, group: Group, args: Arguments) -> tuple[list[Tensor], list[Tensor], int]:
+    """What a collective reads and what it writes, one list where that is the same; and its bytes."""
+    shape = COLLECTIVES[name]
+    reads = _tensors(args[shape.reads])
+    writes = reads if shape.writes == shape.reads else _tensors(args[shape.writes])
     if name == "c10d::allgather_":  # ranks may bring different sizes, but all know every one's
-        return sum(map(bytes_of, writes)) // group.size
-    return sum(map(bytes_of, reads)) or group.size * sum(map(bytes_of, writes))
+        return reads, writes, sum(map(bytes_of, writes)) // group.size
+    return reads, writes, sum(map(bytes_of, reads)) or group.size * sum(map(bytes_of, writes))
 
 
 def goes_on(group: Group) -> bool:
@@ -156,8 +178,7 @@ def goes_on(group: Group) -> bool:
 
 def set_off(
     dispatch: Dispatch,
-    group: Group,
-    what: tuple[Described, Stream, str],
+    asked: Asked,
     how: tuple[Callable[[], object], Callable[[int], None]],
     queued: Queued,
     written: list[Tensor],
@@ -167,14 +188,15 @@ def set_off(
     Returns the number of the program's line.
     """
     groups: Groups = dispatch.state.groups
-    (call, stream, name), (values, put) = what, how
+    group, call, stream, (values, put) = asked.group, asked.described, asked.stream, how
+    assert stream is not None
     host, site = dispatch.local.host, dispatch.state.site()
-    made_ns, ready_ns = host.now_ns, dispatch.machine.ready_ns(host, stream, name)
+    made_ns, ready_ns = host.now_ns, dispatch.machine.ready_ns(host, stream, asked.row.name)
     entry = groups.watch.called(group.channel, call.operation, site)
 
     def carry() -> int:
-        with groups.meeting(group, call, ready_ns, site, (entry, made_ns)) as start_ns:
-            transferring(dispatch, name)
+        with groups.meeting(group, call, ready_ns, site, asked.timeout, (entry, made_ns)) as start_ns:
+            transferring(dispatch, asked.row.name)
             values()
         return start_ns
 
@@ -216,40 +238,30 @@ def stream_of(dispatch: Dispatch, group: Group, device: int, asynchronous: bool)
 
 
 @contextmanager
-def meeting(
-    dispatch: Dispatch, group: Group, call: Described, stream: Stream | None, what: tuple[str, int, int]
-) -> Iterator[int]:
+def meeting(dispatch: Dispatch, asked: Asked) -> Iterator[int]:
     """Inside it every rank of the group makes the same call; yields the number of the program's line.
 
-    `what` is the operator's name, its device and its bytes. On a stream nothing starts before every rank is ready.
-    Where there is none the data travel through the host, which waits, and the ranks leave together.
+    On a stream nothing starts before every rank is ready. Where there is none the data travel through the host, which
+    waits, and the ranks leave together.
     """
-    state, groups = dispatch.state, dispatch.state.groups
-    name, device, size = what
-    host, site = state.local.host, state.site()
+    state, groups, machine = dispatch.state, dispatch.state.groups, dispatch.machine
+    group, call, row, stream, device, size, timeout = asked
+    host, site = state.local.host, state.sites.caller().site
     if stream is not None:
-        with groups.meeting(group, call, state.machine.ready_ns(host, stream, name), site) as start_ns:
-            if not group.met:
-                groups.introduce(group, stream.device)
-            if state.strikes is not None:
-                transferring(dispatch, name)
-            yield site
-        _met(dispatch, group, stream, name, start_ns, site)
-        return
-    if device >= 0:
-        state.machine.synchronize_stream(host, state.local.streams[device], name, site)
-        host.advance(2 * state.device(device).cost.copy_ns(size, device, CPU, True))
-    with groups.meeting(group, call, host.now_ns, site) as end_ns:
-        transferring(dispatch, name)
+        ready_ns = machine.ready_ns(host, stream, row.name)
+    else:
+        if device >= 0:
+            machine.synchronize_stream(host, state.local.streams[device], row.name, site)
+            host.advance(2 * state.device(device).cost.copy_ns(size, device, CPU, True))
+        ready_ns = host.now_ns
+    with groups.meeting(group, call, ready_ns, site, timeout) as last_ns:
+        if stream is not None and not group.met:
+            groups.introduce(group, stream.device)
+        if state.strikes is not None:
+            transferring(dispatch, row.name)
         yield site
-    _met(dispatch, group, None, name, end_ns, site)
-
-
-def _met(dispatch: Dispatch, group: Group, stream: Stream | None, name: str, until_ns: int, site: int) -> None:
-    """Every rank of the group has made the call, the last of them at `until_ns`."""
     group.meetings += 1
-    call = group.collective(name)
-    dispatch.machine.meet(dispatch.local.host, stream, call, until_ns, group.meetings, site)
+    machine.meet(host, stream, row, last_ns, group.meetings, site)
 
 
 def transferring(dispatch: Dispatch, name: str) -> None:
@@ -262,12 +274,12 @@ def bytes_of(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def place(dispatch: Dispatch, group: Group, call: Call, *, scattered: bool = False) -> Group:
+def place(dispatch: Dispatch, group: Group, call: Call, tensors: Iterable[Tensor], *, scattered: bool = False) -> Group:
     """The half of a group for a call's tensors; the call gets their device, and arguments with what carries it.
 
     Messages may be `scattered`: they go as they lie in memory (`check_gpu_single_tensor` of ProcessGroupNCCL.cpp).
     """
-    call.device = _device(dispatch, group, call.given, scattered)
+    call.device = _device(dispatch, group, tensors, scattered)
     if call.device < 0:
         group = group.of_device(call.device)
     if group.router is not None:
@@ -275,11 +287,11 @@ def place(dispatch: Dispatch, group: Group, call: Call, *, scattered: bool = Fal
     return group
 
 
-def _device(dispatch: Dispatch, group: Group, args: Iterable[object], scattered: bool) -> int:
+def _device(dispatch: Dispatch, group: Group, tensors: Iterable[Tensor], scattered: bool) -> int:
     """The device of a collective's tensors; raises NCCL's errors for tensors that it does not take."""
     device: int | None = None
     floating = []
-    for tensor in tensors_in(args):
+    for tensor in tensors:
         found = tag_of(tensor).device
         if found == FLOATING:
             floating.append(tensor)
@@ -321,7 +333,15 @@ def is_dense(tensor: Tensor) -> bool:
 
 def _tensors(value: object) -> list[Tensor]:
     """The tensors of one argument."""
-    return tensors_in(value if isinstance(value, (list, tuple)) else (value,))
+    if isinstance(value, Tensor):
+        return [value]
+    return [tensor for one in value for tensor in _tensors(one)] if isinstance(value, (list, tuple)) else []
+
+
+def _answer(func: OpOverload, written: object) -> object:
+    """What the c10d operator `func` returns that has written `written`: that and a Work, or a Work alone."""
+    work = finished(_tensors(written))
+    return work if len(func._schema.returns) == 1 else (written, work)
 
 
 def _values(dispatch: Dispatch, group: Group, call: Call, reduces: Reduces, types: set[torch.dtype]) -> object:
@@ -338,13 +358,13 @@ def _values(dispatch: Dispatch, group: Group, call: Call, reduces: Reduces, type
             args = multiplied(args, shape.reads, shape.writes, reduces.factor)
     if group.alone:  # the backend's own Work has no result, which the reducer of DDP asks for
         dispatch.compute(call.but(args=args))
-        return answer(func, args[shape.writes])
+        return _answer(func, args[shape.writes])
     if group.is_partial or name in COMPOSED:
         named = call.but(args=args).named()
     if group.is_partial:
         voices = played.voices(dispatch.state.groups, group, name)
         played.write(voices, name, named, Reduces(reduces.operation).name)
-        out = answer(func, args[shape.writes])
+        out = _answer(func, args[shape.writes])
     elif group.nccl and name in COMPOSED and is_composed(name, named):
         with torch._C._DisableTorchDispatch():
             out = composed(name, group.carrier, group.rank, reduces.operation, named)
@@ -352,7 +372,7 @@ def _values(dispatch: Dispatch, group: Group, call: Call, reduces: Reduces, type
         lent = each(args, dispatch.state.groups.lending.lend)
         made = dispatch.compute(call.but(args=lent))
         dist.Work.unbox(made[-1] if isinstance(made, (tuple, list)) else made).wait()
-        out = answer(func, args[shape.writes])
+        out = _answer(func, args[shape.writes])
     if name in REDUCING and torch.bool in types:
         with torch._C._DisableTorchDispatch():
             each(args[shape.writes], truth)
@@ -372,30 +392,35 @@ def _replayed(dispatch: Dispatch, reduces: Reduces, call: Call) -> object:
 
 def submit(
     dispatch: Dispatch,
-    group: Group,
     stream: Stream,
-    what: tuple[str, int],
+    row: Signature,
+    size_bytes: int,
     touched: tuple[list[Tensor], list[Tensor]],
     site: int,
 ) -> None:
-    """Queue this rank's part of an operator with so many bytes; `stream` is ready when every rank is."""
+    """Queue this rank's part of a collective; `stream` is ready when every rank is."""
     state = dispatch.state
     if state.groups.shelf:
         state.groups.clear_shelf()
-    state.machine.collective(state.local.host, stream, group.collective(what[0]), what[1], site)
+    state.machine.collective(state.local.host, stream, row, size_bytes, site)
     if state.machine.concurrent:
         state.order.touched(*touched, stream, site)
     else:
         state.order.unwatched(touched[1], stream)
 
 
-def _hand_over(dispatch: Dispatch, stream: Stream, asynchronous: bool, host: bool, tensors: tuple[Tensor, ...]) -> None:
-    """Tell who waits: the Work that the caller gets, or, for C++ that calls collectives itself, we in its place."""
+def _hand_over(
+    dispatch: Dispatch, asked: Asked, event: Event | None, tensors: tuple[Tensor, ...], how: tuple[bool, int, int]
+) -> None:
+    """Tell who waits: the Work that the caller gets, or, for C++ that calls collectives itself, we in its place.
+
+    `how`: whether the host waits as well, at which line it was called, and when it begins on its stream.
+    """
     groups: Groups = dispatch.state.groups
-    event = groups.mark(stream, 0) if asynchronous or host else None
     if CALLS.depth:
         CALLS.queued = Queued(event, tensors=tensors)
-        CALLS.queued.host = host
+        CALLS.queued.host, site, began_ns = how
+        CALLS.queued.is_of(asked.group, asked.described.operation, site, asked.timeout, began_ns)
     elif event is not None and torch._C._current_autograd_node() is not None:
         # DistributedDataParallel's reducer, in a gradient's hook: its buckets are waited for when backward ends.
         groups.wait_when_backward_ends(event)

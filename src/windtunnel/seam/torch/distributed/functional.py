@@ -10,7 +10,16 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.dispatch.recorder import nothing
 from windtunnel.seam.torch.distributed import known_values, played
-from windtunnel.seam.torch.distributed.collectives import bytes_of, goes_on, meeting, place, set_off, stream_of, submit
+from windtunnel.seam.torch.distributed.collectives import (
+    Asked,
+    bytes_of,
+    goes_on,
+    meeting,
+    place,
+    set_off,
+    stream_of,
+    submit,
+)
 from windtunnel.seam.torch.distributed.groups import Group, Groups, Queued
 from windtunnel.seam.torch.distributed.nodata import lacks_values, with_values
 from windtunnel.seam.torch.distributed.values import REDUCING, carried, check, delivered, divided, each, truth
@@ -33,21 +42,22 @@ def functional(dispatch: Dispatch, call: Call) -> object:
     group = groups.of(_group_of(call))
     if group is None:
         return dispatch.compute(call.but(device=CPU))
-    group = place(dispatch, group, call)
-    name, args, device = call.plan.name, call.args, call.device
-    reads, named = tensors_in(args), call.named()
+    reads = call.tensors()
+    group = place(dispatch, group, call, reads)
+    name, args, device, named = call.plan.name, call.args, call.device, call.named()
     size = sum(map(bytes_of, reads))
     if "src" in named:
         named["root_rank"] = named["src"]
     reduction = str(named.get("reduce_op", "")).upper()
     described = groups.descriptions.collective(name, reads, [], group.place, reduction, named)
-    stream = stream_of(dispatch, group, device, True)
+    row, stream = group.collective(name), stream_of(dispatch, group, device, True)
+    asked = Asked(group, described, row, stream, device, size, group.timeout(dispatch.local.host.now_ns))
     queued = Queued(None, tensors=reads)
 
     def put(site: int) -> None:
         assert stream is not None
         began_ns = stream.ready_ns
-        submit(dispatch, group, stream, (name, size), (reads, made), site)
+        submit(dispatch, stream, row, size, (reads, made), site)
         group.called(described.operation.name, began_ns, stream.ready_ns)
         queued.event = groups.mark(stream, 0)
 
@@ -59,7 +69,7 @@ def functional(dispatch: Dispatch, call: Call) -> object:
     elif away:
         out = dispatch.compute(call)
     else:
-        with meeting(dispatch, group, described, stream, (name, device, size)) as site:
+        with meeting(dispatch, asked) as site:
             out = _functional_values(dispatch, group, call)
     made = tensors_in((out,))
     if device >= 0:
@@ -81,7 +91,7 @@ def functional(dispatch: Dispatch, call: Call) -> object:
                     with torch._C._DisableTorchDispatch():
                         into.detach().copy_(tensor)
 
-        set_off(dispatch, group, (described, stream, name), (values, put), queued, made)
+        set_off(dispatch, asked, (values, put), queued, made)
     else:
         put(site)
     for tensor in made:

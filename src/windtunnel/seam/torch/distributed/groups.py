@@ -218,11 +218,9 @@ class Group:
         """How long NCCL lets a call take that is made now; None for a group of another backend."""
         return None if self.allowance is None else self.allowance.timeout(now_ns)
 
-    def limit_ms(self, now_ns: int) -> int:
-        """The same in milliseconds, 0 where nothing comes of it when it takes longer."""
-        if self.allowance is None or not self._times_out:
-            return 0
-        return int(self.allowance.timeout(now_ns) / MILLISECOND)
+    def limit_ms(self, timeout: timedelta | None) -> int:
+        """A call's timeout in milliseconds, 0 where nothing comes of it when it takes longer."""
+        return int(timeout / MILLISECOND) if timeout is not None and self._times_out else 0
 
     def called(self, name: str, began_ns: int, end_ns: int) -> None:
         """A collective was queued that the device works on from `began_ns` to `end_ns`."""
@@ -461,8 +459,9 @@ class Groups:
 
     @contextmanager
     def meeting(
-        self, group: Group, call: Described, ready_ns: int, site: int, made: tuple[int, int] | None = None
-    ) -> Iterator[int]:
+        self, group: Group, call: Described, ready_ns: int, site: int, timeout: timedelta | None,
+        made: tuple[int, int] | None = None,
+    ) -> Iterator[int]:  # fmt: skip
         """Inside it every rank of the group makes the same call; yields when the last of them is ready for it.
 
         A call that is under way was `made` before: its entry in the ledger, and when the host made it.
@@ -485,7 +484,7 @@ class Groups:
                     entry = self.watch.called(group.channel, call.operation, site, Progress.WAITING)
                     stack.enter_context(self.watch.waiting(entry))
                 now_ns = self.state.local.host.now_ns if made is None else made[1]
-                rows = group.meet((ready_ns, *call[1:], now_ns, group.limit_ms(now_ns)))
+                rows = group.meet((ready_ns, *call[1:], now_ns, group.limit_ms(timeout)))
                 ready, marks, sent, received, hosts, limits_ms = zip(*rows, strict=True)
                 if len({*marks}) > 1 or sum(sent) & MASK != sum(received) & MASK:
                     raise self.watch.differing(group.name, call.operation, site)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Tensor = torch.Tensor
 CPU_DEVICE = torch.device("cpu")
+EMPTY = torch.ops.aten.empty.memory_format
 MANY = 64
 PAUSES_S = (0.0,) * 50 + (0.001,) * 2000
 """How long `settle` looks at most."""
@@ -43,7 +44,7 @@ class Lending:
             return tensor
         base = storage_of(tensor)
         with torch._C._DisableTorchDispatch():
-            made = torch.empty(0, dtype=tensor.dtype, device=CPU_DEVICE).set_(
+            made = EMPTY([0], dtype=tensor.dtype, device=CPU_DEVICE).set_(
                 torch._C._construct_storage_from_data_pointer(ADDRESS(base), CPU_DEVICE, base.nbytes()),
                 tensor.storage_offset(), tensor.shape, tensor.stride(),
             )  # fmt: skip

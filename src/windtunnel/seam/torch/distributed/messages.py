@@ -126,7 +126,7 @@ def send(dispatch: Dispatch, call: Call) -> object:
     group = groups.of(boxed)
     if group is None:
         return dispatch.compute(call.but(device=CPU))
-    group = place(dispatch, group, call, scattered=True)
+    group = place(dispatch, group, call, call.tensors(), scattered=True)
     played.require_played(groups, group, peer)
     wire = group.wire(peer)
     sent = _posted(dispatch, group, call.plan.name, tensors, (call.device, peer, tag))
@@ -161,12 +161,13 @@ def recv(dispatch: Dispatch, call: Call) -> Result:
     if group is None:
         return dispatch.compute(call.but(device=CPU))
     source = call.args[2] if len(call.args) > 3 else -1
-    group = place(dispatch, group, call, scattered=True)
+    group = place(dispatch, group, call, call.tensors(), scattered=True)
     played.require_played(groups, group, source)
     wire = group.wire(source)
     awaited = _posted(dispatch, group, call.plan.name, tensors, (call.device, source, call.args[-1]))
     waits = _captured(dispatch, awaited)
-    limit_ms = group.limit_ms(awaited.posted_ns)
+    allowed = group.timeout(awaited.posted_ns)
+    limit_ms = group.limit_ms(allowed)
     completion = None if awaited.stream is None else group.numbered("recv")
     clock_tag = awaited.tag + CLOCK_TAGS
     with groups.watch.waiting(awaited.entry, posts=True):
@@ -198,7 +199,7 @@ def recv(dispatch: Dispatch, call: Call) -> Result:
             completion.ended(sent_ns, awaited.stream.ready_ns)
         return event
 
-    return _pending(groups, out, Queued(None, finish, message=tensors), awaited, group.timeout(awaited.posted_ns))
+    return _pending(groups, out, Queued(None, finish, message=tensors), awaited, allowed)
 
 
 def _captured(dispatch: Dispatch, message: Message) -> Callable[[], None]:

@@ -15,8 +15,7 @@ import torch
 import torch.distributed as dist
 
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.torch.distributed.values import finished
-from windtunnel.seam.torch.plans.arguments import OpOverload, tensors_in
+from windtunnel.seam.torch.plans.arguments import tensors_in
 from windtunnel.seam.torch.state.core import Local
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import Tag, attach, device_of, is_physically_meta, storage_of
@@ -46,12 +45,6 @@ def with_values(local: Local) -> Iterator[None]:
 def lacks_values(values: Iterable[object]) -> bool:
     """Whether some tensor among arguments has no values."""
     return any(map(is_physically_meta, tensors_in(values)))
-
-
-def answer(func: OpOverload, written: object) -> object:
-    """What the c10d operator `func` returns that has written `written`: that and a Work, or a Work alone."""
-    work = finished(tensors_in(written if isinstance(written, (list, tuple)) else (written,)))
-    return work if len(func._schema.returns) == 1 else (written, work)
 
 
 def token() -> list[Tensor]:

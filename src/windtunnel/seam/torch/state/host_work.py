@@ -201,7 +201,11 @@ class HostWork:
         """An operator has ended, or what is counted as little."""
         self.left_ns = now_ns = clock_ns()
         if now_ns > self.due_ns:
-            self.cpu_ns, self.due_ns = thread_time_ns(), now_ns + SAMPLED_NS
+            self.sample(now_ns)
+
+    def sample(self, now_ns: int) -> None:
+        """Read the processor's time, which a gap from here on begins at."""
+        self.cpu_ns, self.due_ns = thread_time_ns(), now_ns + SAMPLED_NS
 
     def close(self) -> int:
         """Count the gap up to here; all that was counted so far, in nanoseconds."""

@@ -60,10 +60,10 @@ class Sampler:
         SAMPLERS.add(self)
         self._interval_s = sys.getswitchinterval()
         sys.setswitchinterval(min(TURN_S, self._interval_s))
-        _thread.start_new_thread(self._run, ())  # no `threading.Thread`, which the program would see
+        _thread.start_new_thread(self._run, (watched,))  # no `threading.Thread`, which the program would see
 
-    def _run(self) -> None:
-        watched, looks = self.watched, 0
+    def _run(self, watched: Watched) -> None:
+        looks = 0
         processor = time.pthread_getcpuclockid(watched.thread)
         while looks < MOST_LOOKS and not self._stopping.acquire(timeout=OFTEN_S if looks < OFTEN else SELDOM_S):
             # From here to the end nothing lets another thread run.
@@ -87,6 +87,7 @@ class Sampler:
         SAMPLERS.discard(self)
         self._stopping.release()
         self._ended.acquire(timeout=1)
+        self._give_back()  # should the thread not have had a turn in all that time
         del self.watched
 
 
