@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -56,6 +56,15 @@ def both(native: dict[str, Any], emulated: dict[str, Any]) -> list[tuple[str, An
     """The items that ran on both sides to their end."""
     cut = {*unfinished(native), *unfinished(emulated)}
     return [(name, value, emulated[name]) for name, value in native.items() if name in emulated and name not in cut]
+
+
+def answered(native: dict[str, Any], emulated: dict[str, Any], found: list[Row]) -> Iterator[tuple[str, Any, Any]]:
+    """Those of them that have a value on both sides; the others are rows of what was `found`."""
+    for name, real, ours in both(native, emulated):
+        if failed(real) or failed(ours):
+            found.append(Row(name, shown(real), shown(ours), True))
+        else:
+            yield name, real, ours
 
 
 def unfinished(side: dict[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tools.hardware.context import Context, Items, Row, both, failed, shown
+from tools.hardware.context import Context, Items, Row, answered, shown
 
 ORDER = 47
 TITLE = "CUDA C++: functions and errors"
@@ -59,11 +59,8 @@ def _built(name: str, context: Context) -> str:
 
 def rows(native: dict[str, Any], emulated: dict[str, Any]) -> list[Row]:
     """What differs."""
-    found = []
-    for item, real, ours in both(native, emulated):
-        if failed(real) or failed(ours):
-            found.append(Row(item, shown(real), shown(ours), True))
-            continue
+    found: list[Row] = []
+    for item, real, ours in answered(native, emulated, found):
         found += [
             Row(f"{item}, {name}", shown(real[name]), shown(ours.get(name, "-")), True)
             for name in real

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tools.hardware.context import Context, Items, Row, both, failed, shown
+from tools.hardware.context import Context, Items, Row, answered, shown
 from tools.hardware.stages.facts import ratio
 
 ORDER = 60
@@ -37,11 +37,8 @@ def measured(context: Context) -> dict[str, Any]:
 
 def rows(native: dict[str, Any], emulated: dict[str, Any]) -> list[Row]:
     """Ratios of efficiencies, of the host's times and of the links' rates."""
-    found = []
-    for item, real, ours in both(native, emulated):
-        if failed(real) or failed(ours):
-            found.append(Row(item, shown(real), shown(ours), True))
-            continue
+    found: list[Row] = []
+    for _, real, ours in answered(native, emulated, found):
         known = {(row["class"], row["precision"]): row["efficiency"] for row in ours["curve"]}
         for row in real["curve"]:
             pairs = list(zip(row["efficiency"], known.get((row["class"], row["precision"]), ()), strict=False))

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from tools.hardware import kernels
-from tools.hardware.context import Context, Items, Row, both, failed, shown
+from tools.hardware.context import Context, Items, Row, answered
 from tools.hardware.stages.facts import ratio
 
 ORDER = 55
@@ -34,11 +34,8 @@ def times(table: Callable[[bool], kernels.Calls], context: Context) -> dict[str,
 
 def rows(native: dict[str, Any], emulated: dict[str, Any]) -> list[Row]:
     """Both times of each shape, and of each family the median of their ratios' distances from 1."""
-    found = []
-    for family, real, ours in both(native, emulated):
-        if failed(real) or failed(ours):
-            found.append(Row(family, shown(real), shown(ours), True))
-            continue
+    found: list[Row] = []
+    for family, real, ours in answered(native, emulated, found):
         shapes = [shape for shape in real if shape in ours]
         for shape in shapes:
             words = f"{ours[shape]} us ({ratio(real[shape], ours[shape])})"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from tools.hardware.context import Context, Items, Row, both, failed, shown
+from tools.hardware.context import Context, Items, Row, answered
 from tools.hardware.stages.facts import ratio
 
 ORDER = 59
@@ -246,11 +246,8 @@ def _further(x: Any) -> dict[str, Call]:
 
 def rows(native: dict[str, Any], emulated: dict[str, Any]) -> list[Row]:
     """Ratios of the times, and the median of their distances from 1."""
-    found = []
-    for item, real, ours in both(native, emulated):
-        if failed(real) or failed(ours):
-            found.append(Row(item, shown(real), shown(ours), True))
-            continue
+    found: list[Row] = []
+    for _, real, ours in answered(native, emulated, found):
         for name in real:
             if name in ours:
                 for key in ("host_us", "done_us"):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
-from tools.hardware.context import Context, Items, Row, both, failed, shown
+from tools.hardware.context import Context, Items, Row, answered, shown
 
 ORDER = 0
 TITLE = "The machine"
@@ -76,10 +76,8 @@ def _processor() -> str:
 
 def rows(native: dict[str, Any], emulated: dict[str, Any]) -> list[Row]:
     """The device's properties; versions may differ."""
-    found = []
-    for item, real, ours in both(native, emulated):
-        if failed(real) or failed(ours):
-            found.append(Row(item, shown(real), shown(ours), True))
-        elif item == "device":
+    found: list[Row] = []
+    for item, real, ours in answered(native, emulated, found):
+        if item == "device":
             found += [Row(n, shown(real.get(n)), shown(ours.get(n)), real.get(n) != ours.get(n)) for n in COMPARED]
     return found

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from tools.hardware import models
-from tools.hardware.context import Context, Items, Row, both, failed, shown
+from tools.hardware.context import Context, Items, Row, answered, both, failed
 from tools.hardware.stages.facts import ratio
 from tools.hardware.stages.profiles import summary
 
@@ -194,12 +194,9 @@ def _tokens(network: Network, batch: int, training: bool) -> tuple[Any, Callable
 
 def rows(native: dict[str, Any], emulated: dict[str, Any]) -> list[Row]:
     """Errors by mode, of speed-ups; ratios of times, memory further apart than the band, numbers of kernels."""
-    found = []
+    found: list[Row] = []
     errors: dict[str, list[float]] = {}
-    for item, real, ours in both(native, emulated):
-        if failed(real) or failed(ours):
-            found.append(Row(item, shown(real), shown(ours), True))
-            continue
+    for item, real, ours in answered(native, emulated, found):
         for key in ("device_ms", "host_ms", "kernel_us", "kernels"):
             words = f"{ours[key]} ({ratio(real[key], ours[key])})"
             found.append(Row(f"{item}, {key}", f"{real[key]}", words, False))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from tools.hardware.context import Context, Items, Row, both, failed, shown
+from tools.hardware.context import Context, Items, Row, answered, shown
 
 ORDER = 45
 TITLE = "Operators: layouts, memory and errors"
@@ -185,11 +185,9 @@ def _words(value: Any) -> Any:
 
 def rows(native: dict[str, Any], emulated: dict[str, Any]) -> list[Row]:
     """What differs, by operator; numbers of what is equal."""
-    found, equal = [], {"samples": 0, "errors": 0, "refused": 0}
-    for item, real, ours in both(native, emulated):
-        if failed(real) or failed(ours):
-            found.append(Row(item, shown(real), shown(ours), True))
-            continue
+    found: list[Row] = []
+    equal = {"samples": 0, "errors": 0, "refused": 0}
+    for _, real, ours in answered(native, emulated, found):
         for name in real:
             for kind in equal:
                 for label, one, other in _pairs(real[name][kind], ours.get(name, {}).get(kind)):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tools.hardware.context import Context, Items, Row, both, failed, shown
+from tools.hardware.context import Context, Items, Row, answered, shown
 from tools.hardware.worker import first_line
 
 ORDER = 46
@@ -396,11 +396,8 @@ def reductions() -> dict[str, Callable[[], Any]]:
 
 def rows(native: dict[str, Any], emulated: dict[str, Any]) -> list[Row]:
     """Refusals that differ in their text, values that differ in their bits."""
-    found = []
-    for item, real, ours in both(native, emulated):
-        if failed(real) or failed(ours):
-            found.append(Row(item, shown(real), shown(ours), True))
-            continue
+    found: list[Row] = []
+    for item, real, ours in answered(native, emulated, found):
         for name, value in real.items():
             if value != ours.get(name):
                 found.append(Row(f"{item}, {name}", shown(value, 300), shown(ours.get(name, "-"), 300), True))

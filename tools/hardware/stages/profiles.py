@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.hardware import models
-from tools.hardware.context import Context, Items, Row, both, failed, shown
+from tools.hardware.context import Context, Items, Row, answered, shown
 
 ORDER = 40
 TITLE = "Memory and kernels of five training steps"
@@ -153,11 +153,9 @@ def _artifact(context: Context, name: str, suffix: str) -> Path:
 
 def rows(native: dict[str, Any], emulated: dict[str, Any]) -> list[Row]:
     """Memory that is further apart than the band, and operators that launch another number of kernels."""
-    found = []
-    for item, real, ours in both(native, emulated):
-        if failed(real) or failed(ours):
-            found.append(Row(item, shown(real), shown(ours), True))
-        elif item.endswith("memory"):
+    found: list[Row] = []
+    for item, real, ours in answered(native, emulated, found):
+        if item.endswith("memory"):
             for key in ("peak allocated", "peak reserved", "peak active"):
                 off = abs(ours[key] - real[key]) > MEMORY_BAND * real[key]
                 found.append(Row(f"{item}, {key}", f"{real[key]:,}", f"{ours[key]:,}", off))

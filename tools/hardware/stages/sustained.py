@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
-from tools.hardware.context import Context, Items, Row, both, failed, shown
+from tools.hardware.context import Context, Items, Row, answered
 from tools.hardware.stages.facts import ratio
 
 ORDER = 58
@@ -235,11 +235,8 @@ LOADS: dict[str, Callable[[], Call]] = {
 
 def rows(native: dict[str, Any], emulated: dict[str, Any]) -> list[Row]:
     """Burst and sustained times of each load, and what the card kept of its speed."""
-    found = []
-    for item, real, ours in both(native, emulated):
-        if failed(real) or failed(ours):
-            found.append(Row(item, shown(real), shown(ours), True))
-            continue
+    found: list[Row] = []
+    for item, real, ours in answered(native, emulated, found):
         for key in ("burst_ms", "sustained_ms"):
             found.append(Row(f"{item}, {key}", f"{real[key]}", f"{ours[key]} ({ratio(real[key], ours[key])})", False))
         kept = f"{real['burst_ms'] / real['sustained_ms']:.2f} at {real.get('power_w', '?')} W"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tools.hardware import models
-from tools.hardware.context import Context, Items, Row, both, failed, shown
+from tools.hardware.context import Context, Items, Row, answered
 from tools.hardware.stages.facts import ratio
 
 ORDER = 50
@@ -32,11 +32,8 @@ def timed(name: str, short: bool) -> dict[str, float]:
 
 def rows(native: dict[str, Any], emulated: dict[str, Any]) -> list[Row]:
     """Ratios of the times."""
-    found = []
-    for name, real, ours in both(native, emulated):
-        if failed(real) or failed(ours):
-            found.append(Row(name, shown(real), shown(ours), True))
-            continue
+    found: list[Row] = []
+    for name, real, ours in answered(native, emulated, found):
         for key in ("device_ms", "host_ms"):
             found.append(Row(f"{name}, {key}", f"{real[key]}", f"{ours[key]} ({ratio(real[key], ours[key])})", False))
     return found
