@@ -221,3 +221,54 @@ def test_a_decision_by_a_number_of_each_ranks_own(windtunnel, tmp_path, reduces,
     assert done.returncode == 0, done.stderr
     found = [one for one in json.loads(done.stdout)["findings"] if one["code"] == "diverging-branch"]
     assert [(one["line"], "barrier at train.py:13" in one["message"]) for one in found] == [(11, True)] * is_found
+
+
+EXPERTS = """
+import os, torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.experts = nn.Linear(64, 8), nn.ModuleList(nn.Linear(64, 64) for _ in range(8))
+    def forward(self, x):
+        chosen, out = self.gate(x).argmax(-1), torch.zeros_like(x)
+        LOOPS
+            tokens, = torch.where(chosen == i)
+            DECIDES
+            out = out.index_add(0, tokens, expert(x[tokens]))
+        return out
+
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+net = Experts().cuda()
+WRAPS
+net(torch.rand(16, 64, device="cuda")).sum().backward()
+dist.destroy_process_group()
+"""
+EACH = "for i, expert in enumerate(self.experts):"
+HIT = "for i in torch.bincount(chosen, minlength=8).nonzero():"
+SKIPS = "if not tokens.numel(): continue"
+EVERY_EXPERT = "for expert in net.experts: fully_shard(expert)"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("loops", "decides", "wraps", "is_found"),
+    [
+        (EACH, SKIPS, "fully_shard(net)", True),
+        (EACH, SKIPS, f"{EVERY_EXPERT}\nfully_shard(net)", True),
+        (HIT, "expert = self.experts[i]", "fully_shard(net)", True),
+        (EACH, "", "fully_shard(net)", False),
+        (EACH, SKIPS, "net = nn.parallel.DistributedDataParallel(net)", True),
+        (EACH, SKIPS, "net = nn.parallel.DistributedDataParallel(net, find_unused_parameters=True)", False),
+    ],
+)
+def test_experts_that_only_some_ranks_use(windtunnel, tmp_path, loops, decides, wraps, is_found):
+    text = EXPERTS.replace("LOOPS", loops).replace("DECIDES", decides).replace("WRAPS", wraps)
+    (tmp_path / "train.py").write_text(text)
+    done = windtunnel("run", "--cluster", "1x8xH100", "--json", "train.py")
+    assert done.returncode == 0, done.stderr
+    found = [one["line"] for one in json.loads(done.stdout)["findings"] if one["code"] == "diverging-branch"]
+    assert found == [12 if loops is HIT else 14] * is_found

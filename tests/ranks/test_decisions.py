@@ -90,3 +90,21 @@ def test_a_value_that_is_shared_before_the_decision():
     if max(values) > 3: dist.barrier()
     """
     assert not found(text, 2, {3: "all_gather"})
+
+
+@pytest.mark.parametrize(
+    ("chosen", "is_found"),
+    [
+        ("self.experts[hit](x)", True),
+        ("expert = self.experts[hit]; expert(x)", True),
+        ("functional.linear(x, self.weights[hit])", False),
+    ],
+)
+def test_a_loop_over_what_a_rank_has_chosen_calls_modules(chosen, is_found):
+    text = f"""
+    def forward(self, x):
+        hits = mask.nonzero()
+        for hit in hits:
+            {chosen}
+    """
+    assert found(text, 3, {5: ""}) == [Decision(4, 5, "")] * is_found

@@ -20,6 +20,8 @@ CODE = "diverging-branch"
 MEETINGS = (Kind.COLLECTIVE, Kind.BATCH, Kind.POST)
 SHARING = re.compile(r"all_?reduce|gather|broadcast|sync")
 """What functions are called after which all ranks have the same value."""
+USE = "parameter-use"
+"""Notes of lines that use parameters, whose gradients ranks reduce."""
 WAITING = re.compile(r"^(all_reduce|all_gather\w*|reduce_scatter\w*|broadcast\w*|barrier|backward)$")
 """Functions for which the ranks of a group wait, where no run shows it since the branch was not taken."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -29,7 +31,10 @@ Part = ast.AST
 
 
 class Decision(NamedTuple):
-    """A line that decides, and a line behind it at which ranks wait for one another in a call."""
+    """A line that decides, and a line behind it at which ranks wait for one another in a call.
+
+    There is no `call` where parameters are used: ranks wait when they reduce their gradients.
+    """
 
     line: int
     call_line: int
@@ -40,6 +45,7 @@ def decided(trace: Trace, texts: Mapping[str, str], folder: Path) -> list[Note]:
     """A note for each decision by a value that was assumed, of a program with these source texts by file."""
     read = {note.site for note in trace.notes if note.code == "assumed-value" and dict(note.detail).get("own")}
     called = {row[SITE]: row[SIGNATURE] for row in trace.rows if row[KIND] in MEETINGS} if read else {}
+    used = {note.site for note in trace.notes if note.code == USE} if called else set()
     found: dict[tuple[str, int], Note] = {}
     for site in sorted(read):
         text = texts.get(str(folder / site.file), "")
@@ -48,6 +54,7 @@ def decided(trace: Trace, texts: Mapping[str, str], folder: Path) -> list[Note]:
             for number, name in called.items()
             if (other := trace.sites[number]).file == site.file
         }
+        calls = {**{one.line: "" for one in used if one.file == site.file}, **calls}
         with suppress(SyntaxError, ValueError):
             for one in decisions(text, site.line, calls):
                 detail = ("read", site.line), ("line", one.call_line), ("call", one.call), ("file", site.file)
@@ -56,7 +63,9 @@ def decided(trace: Trace, texts: Mapping[str, str], folder: Path) -> list[Note]:
 
 
 def decisions(text: str, line: int, calls: Mapping[int, str]) -> list[Decision]:
-    """What hangs on a value that a source text has from its line `line`; `calls` are collectives by their lines.
+    """What hangs on a value that a source text has from its line `line`.
+
+    `calls` are collectives by their lines, "" where only parameters are used.
 
     Raises:
         SyntaxError: it is no Python.
@@ -66,10 +75,13 @@ def decisions(text: str, line: int, calls: Mapping[int, str]) -> list[Decision]:
     for node in ast.walk(source.tree):
         if isinstance(node, (ast.If, ast.While)) and source.depends(node.test):
             behind = source.behind(node)
-            known = next((Decision(node.lineno, at, calls[at]) for at in sorted(calls) if _within(behind, at)), None)
-            known = known or next(_static(node.lineno, behind), None)
-            if known is not None:
-                found.append(known)
+        elif isinstance(node, ast.For) and source.depends(node.iter) and _selects(node):
+            behind = [*node.body]
+        else:
+            continue
+        known = [Decision(node.lineno, at, calls[at]) for at in sorted(calls) if _within(behind, at)]
+        known.sort(key=lambda one: not one.call)
+        found += [*known, *_static(node.lineno, behind)][:1]
     return found
 
 
@@ -186,6 +198,17 @@ def _static(line: int, parts: Sequence[Part]) -> Iterator[Decision]:
         for node in ast.walk(part):
             if isinstance(node, ast.Call) and WAITING.match(_called(node)):
                 yield Decision(line, node.lineno, _called(node))
+
+
+def _selects(loop: ast.For) -> bool:
+    """Whether a loop calls what it selects by its own variable, as one of a list of modules."""
+    chosen = _names(loop.target)
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript) and _names(node.value.slice) & chosen:
+            chosen |= {part.id for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+    called = [node.func for node in ast.walk(loop) if isinstance(node, ast.Call)]
+    by_index = any(_names(func.slice) & chosen for func in called if isinstance(func, ast.Subscript))
+    return by_index or any(func.id in chosen for func in called if isinstance(func, ast.Name))
 
 
 def _called(node: ast.Call) -> str:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         _wt_values: torch.Tensor | None
         _wt_zeros: bool
         _wt_guess: str
+        _wt_made_up: bool
 
 else:
     Storage = torch.UntypedStorage

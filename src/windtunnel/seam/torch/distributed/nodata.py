@@ -7,9 +7,11 @@ What PyTorch itself computes with on a device keeps its values: the sizes and by
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -30,6 +32,18 @@ OBJECTS = (
 
 VOTES = ("_warmup_forward_vote", "_warmup_backward_result")
 """By which the stages of a pipeline agree whether their shapes are known (torch/distributed/pipelining/stage.py)."""
+
+
+class Placed(Protocol):
+    """What is asked of a DTensor's specification."""
+
+    placements: tuple[object, ...]
+
+
+class AskedOperator(Protocol):
+    """What is asked of an operator on DTensors."""
+
+    args_spec: tuple[Placed, ...]
 
 
 @contextmanager
@@ -82,9 +96,32 @@ def modules(state: State) -> dict[str, Callable[[ModuleType], list[Patch]]]:
     if not state.no_data:
         return {}
     return {
+        "torch.distributed.tensor._sharding_prop": _asked_once,
         "torch.distributed.tensor._random": lambda found: _keeping(state, found.OffsetBasedRNGTracker, ["__init__"]),
         "torch.distributed.pipelining.stage": lambda found: _keeping(state, found.PipelineStage, VOTES),
     }
+
+
+def _asked_once(module: ModuleType) -> list[Patch]:
+    """DTensor goes through an operator's arguments for strided shards once for each tensor of its lists.
+
+    A step of an optimizer has thousands of them: where it found none it is not asked again.
+    """
+    name = "_propagate_use_strided_shard_flag"  # not in every version of PyTorch
+    stock: Callable[..., None] | None = getattr(module, name, None)
+    if stock is None:
+        return []
+    without: list[weakref.ref[object]] = []
+
+    def propagate(op_strategy: object, op_schema: AskedOperator) -> None:
+        if without and without[0]() is op_schema:
+            return
+        if any(isinstance(one, module._StridedShard) for spec in op_schema.args_spec for one in spec.placements):
+            stock(op_strategy, op_schema)
+        else:
+            without[:] = [weakref.ref(op_schema)]
+
+    return [Patch(module, name, propagate)]
 
 
 def _keeping(state: State, owner: object, names: Iterable[str]) -> list[Patch]:

@@ -16,8 +16,9 @@ import torch
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.torch.plans.arguments import Arguments, Kernel, Keywords, tensors_in
 from windtunnel.seam.torch.plans.call import Call
-from windtunnel.seam.torch.rehearsal import library_questions
+from windtunnel.seam.torch.rehearsal import library_questions, untouched
 from windtunnel.seam.torch.rehearsal.known import MOST, OVERWRITING, KnownValues, fills_its_memory
+from windtunnel.seam.torch.rehearsal.routed import Routed
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import FLOATING, HOST_TAG, Storage, Tag, is_physically_meta, storage_of, tag_of
 
@@ -25,8 +26,6 @@ Tensor = torch.Tensor
 META = torch.device("meta")
 FINITE = 1.0
 """What a number is taken for that the program reads, a loss mostly."""
-MADE_UP = 64 << 20
-"""Bytes of floating-point numbers that are made up for the host at most: predictions, but not a model's weights."""
 SOUGHT = "aten::isin"
 """Looks for special elements, padding mostly, which are taken to be absent."""
 NEVER = {"aten::isnan": False, "aten::isinf": False, "aten::isposinf": False, "aten::isneginf": False}
@@ -78,7 +77,7 @@ TOLD = ("", "sought")
 """What is known so well that a library's question needs no answer."""
 GUESSED = ("count", "index")
 """What is assumed if the user gives no answer."""
-OWN = ("number", "given", "finite")
+OWN = ("number", "given", "finite", *GUESSED)
 """What ranks may have different values of, if no collective has given them one."""
 
 
@@ -88,6 +87,7 @@ class Assumptions:
     def __init__(self, state: State) -> None:
         self.state = state
         self.exact = KnownValues()
+        self.routed = Routed(state)
         self.known: WeakKeyDictionary[Tag, tuple[str, Number]] = WeakKeyDictionary()
         self.shared: WeakSet[Tag] = WeakSet()  # unknown numbers that all ranks have, from collectives
 
@@ -112,6 +112,8 @@ class Assumptions:
         """An operator was run on shapes: learn of its results, forget what it wrote over."""
         if self.shared:
             self._carry_shared(call, out)
+        if self.routed.asked:
+            self.routed.ran(call)
         exact = self.exact
         name = call.plan.name.removesuffix("_")
         may_tell = self.known or name in TELLING or (exact.any and name in ABSORBING)
@@ -255,7 +257,7 @@ class Assumptions:
         if self.state.assume is not None:
             self.note("given", value=str(self.state.assume), **self._whose(tensor, "given"))
             return self.state.assume
-        if tensor.is_floating_point() and tensor.numel() * tensor.element_size() <= MADE_UP:
+        if tensor.is_floating_point():
             self.note("number", value=str(FINITE), **self._whose(tensor, "number"))
             return FINITE
         raise UnsupportedError(refusal(self.state, "the program reads values of a device tensor"))
@@ -263,7 +265,9 @@ class Assumptions:
     def _whose(self, tensor: Tensor, what: str) -> dict[str, int]:
         """Whether each rank has a number of its own there; nothing where there is one rank, or all have it."""
         ranks = int(self.state.machine.trace.facts.get("world_size", 1))
-        own = ranks > 1 and what in OWN and tensor.numel() == 1 and tag_of(tensor) not in self.shared
+        single = tensor.numel() == 1 or what in GUESSED
+        own = ranks > 1 and what in OWN and single and tag_of(tensor) not in self.shared
+        self.routed.asked |= own and what in GUESSED
         return {"own": 1} if own else {}
 
     def _taken(self, tensor: Tensor, values: Tensor) -> bool:
@@ -272,7 +276,8 @@ class Assumptions:
         if guess in GUESSED and self.state.assume is not None:
             return False
         if guess:
-            self.note(guess, value=str(values.item()) if values.numel() == 1 else f"{values.numel()} of them")
+            value = str(values.item()) if values.numel() == 1 else f"{values.numel()} of them"
+            self.note(guess, value=value, **self._whose(tensor, guess))
         return True
 
     def _library(self, truth: bool) -> tuple[bool | int, str] | None:
@@ -283,16 +288,25 @@ class Assumptions:
             return None
         return (bool(answer[0]), answer[1]) if truth else answer
 
-    def values(self, tensor: Tensor) -> Tensor:
+    def values(self, tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """A host tensor of what a device tensor's elements are taken for; of its own values where it has any."""
+        dtype = dtype or tensor.dtype
         if not is_physically_meta(tensor):
-            return tensor.detach().clone()
+            return tensor.detach().to(dtype, copy=True)
         exact = self.exact.of(tensor)
         if not tensor.numel():
-            return torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")
+            return torch.empty(tuple(tensor.shape), dtype=dtype, device="cpu")
         if exact is not None and self._taken(tensor, exact):
-            return exact.clone()
-        return torch.full(tuple(tensor.shape), self.value(tensor), dtype=tensor.dtype, device="cpu")
+            return exact.to(dtype, copy=True)
+        if self.is_large(tensor):
+            self.note("copy", value=str(tensor.nbytes))
+            return untouched.mark(untouched.zeros(tensor.shape, dtype))
+        made = torch.full(tuple(tensor.shape), self.value(tensor), dtype=tensor.dtype, device="cpu").to(dtype)
+        return untouched.mark(made) if tensor.numel() > 1 else made
+
+    def is_large(self, tensor: Tensor) -> bool:
+        """Whether a device tensor has numbers that nobody knows, and too many to write them."""
+        return untouched.is_large(tensor) and tag_of(tensor) not in self.known and self.state.assume is None
 
     def alike(self, func: Kernel, args: Arguments, kwargs: Keywords) -> bool:
         """Whether two tensors are equal or close: by what is known of them, and else they are."""
@@ -333,7 +347,10 @@ class Assumptions:
         """How many elements a mask selects."""
         exact = self._exact(mask)
         if exact is not None:
-            return int(torch.count_nonzero(exact))
+            count = int(torch.count_nonzero(exact))
+            if (guess := self.exact.guessed(mask)) in GUESSED and self._whose(mask, guess):
+                self.note(guess, value=f"{count} of {mask.numel()}", own=1)
+            return count
         self.note("mask", name=name, elements=mask.numel())
         return mask.numel()
 

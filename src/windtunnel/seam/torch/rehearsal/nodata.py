@@ -21,6 +21,7 @@ from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverloa
 from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.convolutions import OPERANDS, laid_out
 from windtunnel.seam.torch.plans.plan import Plan
+from windtunnel.seam.torch.rehearsal import untouched
 from windtunnel.seam.torch.rehearsal.assumptions import KEEP_SHAPES, Assumptions, refusal
 from windtunnel.seam.torch.rehearsal.shape_functions import SHAPES
 from windtunnel.seam.torch.rehearsal.shapes import ShapeMemory, memory_for
@@ -189,15 +190,20 @@ class DatalessDispatch(Dispatch):
     def _to_host(self, call: Call) -> Result:
         name, args = call.plan.name, call.args
         if name == "aten::_to_copy" and tag_of(args[0]).device >= 0 and is_physically_meta(args[0]):
-            return values(self.state, args[0]).to(call.kwargs.get("dtype") or args[0].dtype)
+            return values(self.state, args[0], call.kwargs.get("dtype"))
         if name == "aten::copy_" and tag_of(args[1]).device >= 0 and is_physically_meta(args[1]):
-            return args[0].copy_(values(self.state, args[1]))
+            if self.state.assumptions.is_large(args[1]):
+                self.state.assumptions.note("copy", value=str(args[1].nbytes))
+                return untouched.mark(args[0])
+            made = values(self.state, args[1])
+            written = args[0].copy_(made)
+            return untouched.mark(written) if untouched.is_made_up(made) else written
         return super().compute(call)
 
 
-def values(state: State, tensor: Tensor) -> Tensor:
+def values(state: State, tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """A host tensor of what a tensor's elements are taken for that have no values, in its shape."""
-    found: Tensor = state.assumptions.values(tensor)
+    found: Tensor = state.assumptions.values(tensor, dtype)
     return found
 
 

@@ -1,7 +1,8 @@
 """Checkpoints in a rehearsal without data: there is nothing to write, and a file that is there stays as it is.
 
-`torch.save` and safetensors to a path are left out and noted, and so is a checkpoint of the Trainer. What would go on
-with the bytes it wrote (a buffer, a distributed checkpoint) is refused before anything is opened.
+`torch.save` and safetensors to a path are left out and noted, and so is a checkpoint of the Trainer. The ranks plan a
+distributed checkpoint, and write none of it. What would go on with the bytes it wrote (a buffer) is refused before
+anything is opened.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from types import ModuleType
 from typing import Protocol
 
 import torch
+import torch.distributed as dist
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.dispatch.moves import transfer
+from windtunnel.seam.torch.rehearsal.untouched import LARGE
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import Tag, is_physically_meta, tag_of
 
@@ -46,7 +49,8 @@ def patches(state: State) -> list[Patch]:
         return []
 
     def save(obj: object, f: object, *args: object, **kwargs: object) -> None:
-        if not lacks_values(obj):
+        to_file = isinstance(f, (str, os.PathLike))
+        if not lacks_values(obj, to_file=to_file):
             stock(obj, f, *args, **kwargs)
         elif isinstance(f, (str, os.PathLike)):
             _left_out(state, f)
@@ -63,21 +67,27 @@ def _left_out(state: State, path: str | os.PathLike[str]) -> None:
 
 
 class _Finder(pickle.Pickler):
-    """Goes through all that a checkpoint holds; a tensor ends the way, a device's without values the search.
+    """Goes through all that a checkpoint holds; a tensor ends the way, one that has no values the search.
 
     So does a storage, which pickle saves by `torch.save` itself.
     """
 
+    def __init__(self, most: int) -> None:
+        super().__init__(io.BytesIO())
+        self.most = most  # bytes of a host tensor with values that were made up
+
     def persistent_id(self, obj: object) -> str | None:
         if isinstance(obj, Tensor):
-            without_values = is_physically_meta(obj) and tag_of(obj).device >= 0
+            local: Tensor = getattr(obj, "_local_tensor", obj)  # a DTensor's
+            absent = is_physically_meta(local) and tag_of(local).device >= 0
+            storage = local.untyped_storage() if local.layout is torch.strided else torch.UntypedStorage()
         elif isinstance(obj, (torch.TypedStorage, torch.UntypedStorage)):
             storage = obj._untyped_storage if isinstance(obj, torch.TypedStorage) else obj
             tag: Tag = storage._wt  # type: ignore[attr-defined]  # the seam's
-            without_values = physical_device(storage).type == "meta" and tag.device >= 0
+            absent = physical_device(storage).type == "meta" and tag.device >= 0
         else:
             return None
-        if without_values:
+        if absent or (getattr(storage, "_wt_made_up", False) and storage.nbytes() > self.most):
             raise _FoundError
         return "tensor"
 
@@ -86,10 +96,13 @@ class _FoundError(Exception):
     pass
 
 
-def lacks_values(obj: object) -> bool:
-    """Whether a device's tensor without values is in what shall be saved."""
+def lacks_values(obj: object, *, to_file: bool = True) -> bool:
+    """Whether something that shall be saved has a device's tensor without values, or a copy of one.
+
+    In memory, where pickle takes objects to other processes, only a large copy counts.
+    """
     try:
-        _Finder(io.BytesIO()).dump(obj)
+        _Finder(0 if to_file else LARGE).dump(obj)
     except _FoundError:
         return True
     except (pickle.PicklingError, TypeError, AttributeError):
@@ -127,6 +140,62 @@ def _not_written(state: State) -> Callable[[ModuleType], list[Patch]]:
     return replaced
 
 
+def _planned(state: State) -> Callable[[ModuleType], list[Patch]]:
+    """A distributed checkpoint, which the ranks plan together, if all are there, and then do not write."""
+
+    def replaced(module: ModuleType) -> list[Patch]:
+        stock: Callable[..., object] = module._save_state_dict
+
+        @wraps(stock)
+        def save(
+            state_dict: object,
+            storage_writer: object,
+            process_group: dist.ProcessGroup | None = None,
+            *args: object,
+            **kwargs: object,
+        ) -> object:
+            if lacks_values(state_dict):
+                _left_out(state, str(getattr(storage_writer, "path", "a distributed checkpoint")))
+                storage_writer = PlannedOnly()
+                fold = state.groups.fold
+                if fold is not None and not fold.is_whole and not kwargs.get("no_dist"):
+                    dist.barrier(process_group)  # in place of what absent ranks have planned
+                    kwargs["no_dist"] = True
+            return stock(state_dict, storage_writer, process_group, *args, **kwargs)
+
+        return [Patch(module, "_save_state_dict", save)]
+
+    return replaced
+
+
+class PlannedOnly:
+    """A writer of distributed checkpoints (torch/distributed/checkpoint/storage.py) that writes nothing."""
+
+    def storage_meta(self) -> None:
+        """There is nothing to know of where it writes."""
+
+    def set_up_storage_writer(self, *_: object, **__: object) -> None:
+        """It needs no folder."""
+
+    def prepare_local_plan(self, plan: object) -> object:
+        """As it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: object) -> object:
+        """As they are."""
+        return plans
+
+    def write_data(self, plan: object, planner: object) -> torch.futures.Future[list[object]]:
+        """Done at once."""
+        del plan, planner
+        written: torch.futures.Future[list[object]] = torch.futures.Future()
+        written.set_result([])
+        return written
+
+    def finish(self, metadata: object, results: object) -> None:
+        """Without the file that names the others."""
+
+
 def _safetensors(state: State) -> Callable[[ModuleType], list[Patch]]:
     """safetensors' functions that write a file, as `torch.save`; the one that gives bytes is refused."""
 
@@ -158,7 +227,7 @@ def _checked(name: str, stock: Callable[..., object]) -> Callable[..., object]:
     @wraps(stock)
     def save(*args: object, **kwargs: object) -> object:
         what = args[0] if args else next(iter(kwargs.values()), None)
-        if lacks_values(_held(what)):
+        if lacks_values(_held(what), to_file=False):
             raise UnsupportedError(REFUSED.format(name=name))
         return stock(*args, **kwargs)
 
@@ -177,6 +246,5 @@ def modules(state: State) -> dict[str, Callable[[ModuleType], list[Patch]]]:
         "windtunnel.train.checkpoint": _copied(state),
         "windtunnel.train.checkpoints": _not_written(state),
         "safetensors.torch": _safetensors(state),
-        "torch.distributed.checkpoint": _refusing("save", "async_save"),
-        "torch.distributed.checkpoint.state_dict_saver": _refusing("save", "async_save"),
+        "torch.distributed.checkpoint.state_dict_saver": _planned(state),
     }

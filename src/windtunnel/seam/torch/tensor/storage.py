@@ -114,6 +114,18 @@ def _shape_copied(state: State, storage: Storage, index: int, non_blocking: bool
     return made
 
 
+def _left_as_it_is(state: State, source: Storage, destination: Storage, non_blocking: bool) -> bool:
+    """Whether a storage without values was to be copied to the host, whose memory keeps what it has."""
+    if _index(destination) >= 0 or not _lacks_values(source):
+        return False
+    with torch._C._DisableTorchDispatch():
+        given = torch.ops.aten.empty.memory_format((0,), dtype=torch.uint8, device="meta").set_(source)
+    state.assumptions.note("copy", value=str(source.nbytes()))
+    destination._wt_made_up = True
+    transfer(state, given, bytes_in(destination), non_blocking, late=False)
+    return True
+
+
 def _moving(state: State) -> list[Patch]:
     def moved(self: Storage, index: int, non_blocking: bool = False) -> Storage:
         if index == _index(self) and not _is_meta(self):
@@ -153,7 +165,8 @@ def _moving(state: State) -> list[Patch]:
 
     def copy_(self: Storage, source: Storage, non_blocking: object = None) -> object:
         refuse_meta(source)
-        bytes_in(self).copy_(bytes_in(source), bool(non_blocking))
+        if not _left_as_it_is(state, source, self, bool(non_blocking)):
+            bytes_in(self).copy_(bytes_in(source), bool(non_blocking))
         return self
 
     def tolist(self: Storage) -> list[int]:
