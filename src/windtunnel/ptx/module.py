@@ -215,9 +215,9 @@ class Kernel:
             return ()
         request = replace(run.request, memory=Allocations(saved.allocations), output=lambda text: None)
 
-        def launched(site: int) -> str | None:
+        def launched(site: int, number: int) -> str | None:
             again = self._run(request)
-            again.machine.chosen, again.machine.chosen_site = 1, site
+            again.machine.chosen, again.machine.chosen_site = number, site
             return again.run().trap
 
         matters = unset.mattering([site for site, _ in absent], saved, launched)

@@ -19,6 +19,8 @@ MOST_BYTES = 1 << 28
 PART = 1 << 12
 NOWHERE = (0, 0, 0), (0, 0, 0)
 NO_SITE = -1
+EXTREMES = 0x7BFF7BFF, 0xFBFFFBFF - (1 << 32)
+"""High and low, as an integer and in all floating-point formats: a maximum shows the one, a minimum the other."""
 
 
 class Saved:
@@ -69,18 +71,21 @@ def dependent(
         saved.put(left)
 
 
-def mattering(sites: Sequence[int], saved: Saved, launched: Callable[[int], str | None]) -> list[int]:
-    """The sites whose undefined values what a launch gives depends on: `launched` runs it with ones at a site, and
-    zeros at all others. The memory is left as the launch left it."""
+def mattering(sites: Sequence[int], saved: Saved, launched: Callable[[int, int], str | None]) -> list[int]:
+    """The sites whose undefined values what a launch gives depends on: `launched` runs it with a number in their place
+    at a site, and zeros at all others. The memory is left as the launch left it."""
     left = saved.now()
 
-    def outcome(site: int) -> tuple[str | None, list[bytes]]:
+    def outcome(site: int, number: int) -> tuple[str | None, list[bytes]]:
         saved.put(saved.bytes)
-        return launched(site), saved.now()
+        return launched(site, number), saved.now()
+
+    def matters(site: int) -> bool:
+        return any(_different(saved.allocations, zero, outcome(site, one), True) is not None for one in EXTREMES)
 
     try:
-        zero = outcome(NO_SITE)
-        return [site for site in sites if _different(saved.allocations, zero, outcome(site), True) is not None]
+        zero = outcome(NO_SITE, EXTREMES[0])
+        return [site for site in sites if matters(site)]
     finally:
         saved.put(left)
 

@@ -276,13 +276,13 @@ void wt_meet(const uint32_t *named, int bits, int site, int memory, Context *c, 
   f->forced &= ~(uint32_t)bits;
 }
 
-// Lanes take a shuffle's value from lanes that are not there; answers with what they get: 1: zeros, -1: ones.
+// Lanes take a shuffle's value from lanes that are not there; answers with what they get instead; 1: zeros, 0: it is let be.
 int wt_absent(int bits, const uint32_t *source, int site, Context *c, Frame *f) {
   Machine *m = c->machine;
   if (!bits) return 0;
   int lane = __builtin_ctz(bits);
   if (!m->chosen) report(c, ABSENT, site, f->warp * LANES + lane, 0, 0, source[lane]);
-  return !m->chosen ? 0 : m->chosen_site == site ? -1 : 1;
+  return !m->chosen ? 0 : m->chosen_site == site ? m->chosen : 1;
 }
 
 void wt_trap(int bits, int site, Context *c, Frame *f) {

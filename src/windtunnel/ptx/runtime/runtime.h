@@ -121,7 +121,7 @@ typedef struct {
   uint32_t *pool;   // of pages: blocks that run in turn use the same ones
   int64_t pool_used;
   uint32_t generation, together; // which pages are of now; several blocks are under way
-  int32_t chosen, chosen_site; // what shuffles take from lanes that are not there: zeros, or ones at the site; or 0: what comes
+  int32_t chosen, chosen_site; // what shuffles take from lanes that are not there: that at the site, else zeros; or 0: what comes
   int64_t clocks;   // where a block's Clocks lie behind its shadow, or 0: all its warps meet at once
   int64_t copies;   // where the threads' Copies lie behind a block's shadow, or 0: it makes none
   Hot hot[HOT];

@@ -93,8 +93,7 @@ def shuffle(e: Emitter, i: Instruction) -> None:
 
 
 def _of_absent(e: Emitter, i: Instruction, named: Value, source: Value, result: Value) -> Value:
-    """The result, with zeros or ones in place of what is undefined if the launch chooses these to see whether it
-    matters."""
+    """The result, with what the launch chooses in place of what is undefined, to see whether it matters."""
     one, lane = e.constant("i32", 1), Value(lanes("i32", list(range(LANES))), "i32")
     given = e.operation("and", e.operation("lshr", e.operation("and", present(e, i), named), source), one)
     absent = e.operation("and", e.compare("eq", given, e.constant("i32", 0)), e.compare("ne", source, lane))
@@ -106,7 +105,8 @@ def _of_absent(e: Emitter, i: Instruction, named: Value, source: Value, result: 
     chosen = e.assign(f"call i32 @wt_absent(i32 {bits}, ptr {area}, i32 {site}, ptr %context, ptr %frame)")
     chosen_value = Value(chosen, "i32", True)
     other = e.operation("and", absent, e.compare("ne", chosen_value, e.constant("i32", 0)))
-    return e.select(other, e.operation("ashr", chosen_value, e.constant("i32", 31)), result)
+    zeros = e.compare("eq", chosen_value, one)
+    return e.select(other, e.select(zeros, e.constant("i32", 0), chosen_value), result)
 
 
 def _known_shuffle(e: Emitter, mode: str, value: Value, amount: int, control: int) -> tuple[Value, Value, Value]:

@@ -1,5 +1,12 @@
 // What half precision and bfloat16 have alike: signs, order, functions and sums in memory, of the type WT_T, two of it
 // (WT_T2) and its bits (WT_RAW). Included once for each; what is rounded stands with the type.
+#ifndef WINDTUNNEL_SAME
+#define WINDTUNNEL_SAME
+namespace windtunnel {
+template <class T, class U> struct same {};
+template <class T> struct same<T, T> { typedef bool type; };
+}  // namespace windtunnel
+#endif
 WT_HD WT_T __hneg(WT_T a) { return WT_T(WT_RAW{(unsigned short)(a.__x ^ 0x8000)}); }
 WT_HD WT_T __habs(WT_T a) { return WT_T(WT_RAW{(unsigned short)(a.__x & 0x7fff)}); }
 WT_HD WT_T2 __hneg2(WT_T2 a) { return WT_T2(__hneg(a.x), __hneg(a.y)); }
@@ -34,28 +41,30 @@ WT_EXTREME(__hmax, "max", >, true)
 WT_EXTREME(__hmin, "min", <, false)
 #undef WT_ON_DEVICE
 #undef WT_EXTREME
+// Of the type itself: what converts to it, as PyTorch's, converts to float as well.
+#define WT_IF_SAME(T) typename windtunnel::same<T, WT_T>::type
 WT_HD bool __heq(WT_T a, WT_T b) { return (float)a == (float)b; }
-WT_HD bool operator==(WT_T a, WT_T b) { return (float)a == (float)b; }
+template <class T> WT_HD WT_IF_SAME(T) operator==(T a, T b) { return (float)a == (float)b; }
 WT_HD WT_T2 __heq2(WT_T2 a, WT_T2 b) { return WT_T2(WT_T((float)a.x == (float)b.x ? 1.f : 0.f), WT_T((float)a.y == (float)b.y ? 1.f : 0.f)); }
 WT_HD bool __hbeq2(WT_T2 a, WT_T2 b) { return (float)a.x == (float)b.x && (float)a.y == (float)b.y; }
 WT_HD bool __hne(WT_T a, WT_T b) { return (float)a != (float)b; }
-WT_HD bool operator!=(WT_T a, WT_T b) { return (float)a != (float)b; }
+template <class T> WT_HD WT_IF_SAME(T) operator!=(T a, T b) { return (float)a != (float)b; }
 WT_HD WT_T2 __hne2(WT_T2 a, WT_T2 b) { return WT_T2(WT_T((float)a.x != (float)b.x ? 1.f : 0.f), WT_T((float)a.y != (float)b.y ? 1.f : 0.f)); }
 WT_HD bool __hbne2(WT_T2 a, WT_T2 b) { return (float)a.x != (float)b.x && (float)a.y != (float)b.y; }
 WT_HD bool __hlt(WT_T a, WT_T b) { return (float)a < (float)b; }
-WT_HD bool operator<(WT_T a, WT_T b) { return (float)a < (float)b; }
+template <class T> WT_HD WT_IF_SAME(T) operator<(T a, T b) { return (float)a < (float)b; }
 WT_HD WT_T2 __hlt2(WT_T2 a, WT_T2 b) { return WT_T2(WT_T((float)a.x < (float)b.x ? 1.f : 0.f), WT_T((float)a.y < (float)b.y ? 1.f : 0.f)); }
 WT_HD bool __hblt2(WT_T2 a, WT_T2 b) { return (float)a.x < (float)b.x && (float)a.y < (float)b.y; }
 WT_HD bool __hle(WT_T a, WT_T b) { return (float)a <= (float)b; }
-WT_HD bool operator<=(WT_T a, WT_T b) { return (float)a <= (float)b; }
+template <class T> WT_HD WT_IF_SAME(T) operator<=(T a, T b) { return (float)a <= (float)b; }
 WT_HD WT_T2 __hle2(WT_T2 a, WT_T2 b) { return WT_T2(WT_T((float)a.x <= (float)b.x ? 1.f : 0.f), WT_T((float)a.y <= (float)b.y ? 1.f : 0.f)); }
 WT_HD bool __hble2(WT_T2 a, WT_T2 b) { return (float)a.x <= (float)b.x && (float)a.y <= (float)b.y; }
 WT_HD bool __hgt(WT_T a, WT_T b) { return (float)a > (float)b; }
-WT_HD bool operator>(WT_T a, WT_T b) { return (float)a > (float)b; }
+template <class T> WT_HD WT_IF_SAME(T) operator>(T a, T b) { return (float)a > (float)b; }
 WT_HD WT_T2 __hgt2(WT_T2 a, WT_T2 b) { return WT_T2(WT_T((float)a.x > (float)b.x ? 1.f : 0.f), WT_T((float)a.y > (float)b.y ? 1.f : 0.f)); }
 WT_HD bool __hbgt2(WT_T2 a, WT_T2 b) { return (float)a.x > (float)b.x && (float)a.y > (float)b.y; }
 WT_HD bool __hge(WT_T a, WT_T b) { return (float)a >= (float)b; }
-WT_HD bool operator>=(WT_T a, WT_T b) { return (float)a >= (float)b; }
+template <class T> WT_HD WT_IF_SAME(T) operator>=(T a, T b) { return (float)a >= (float)b; }
 WT_HD WT_T2 __hge2(WT_T2 a, WT_T2 b) { return WT_T2(WT_T((float)a.x >= (float)b.x ? 1.f : 0.f), WT_T((float)a.y >= (float)b.y ? 1.f : 0.f)); }
 WT_HD bool __hbge2(WT_T2 a, WT_T2 b) { return (float)a.x >= (float)b.x && (float)a.y >= (float)b.y; }
 WT_D WT_T hexp(WT_T a) { float x = a; return WT_T((float)(expf(x))); }
@@ -107,3 +116,4 @@ WT_D WT_T2 atomicAdd(WT_T2 *p, WT_T2 v) {
     old = seen;
   }
 }
+#undef WT_IF_SAME

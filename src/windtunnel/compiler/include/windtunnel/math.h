@@ -551,5 +551,12 @@ static __host__ inline float min(float a, float b) { return __builtin_fminf(a, b
 static __host__ inline float max(float a, float b) { return __builtin_fmaxf(a, b); }
 static __host__ inline double min(double a, double b) { return __builtin_fmin(a, b); }
 static __host__ inline double max(double a, double b) { return __builtin_fmax(a, b); }
+// What CUDA has on the host, too, and C has not.
+static __host__ inline float rsqrtf(float x) { return 1 / __builtin_sqrtf(x); }
+static __host__ inline double rsqrt(double x) { return 1 / __builtin_sqrt(x); }
+static __host__ inline float rcbrtf(float x) { return 1 / __builtin_cbrtf(x); }
+static __host__ inline double rcbrt(double x) { return 1 / __builtin_cbrt(x); }
+static __host__ inline float normcdff(float x) { return (float)(0.5 * __builtin_erfc(-x * 0.70710678118654752440)); }
+static __host__ inline double normcdf(double x) { return 0.5 * __builtin_erfc(-x * 0.70710678118654752440); }
 #undef WINDTUNNEL_ORDER
 #undef WINDTUNNEL_ORDER_MIXED
