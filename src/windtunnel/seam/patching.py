@@ -20,6 +20,10 @@ IMMUTABLE = 1 << 8
 """`Py_TPFLAGS_IMMUTABLETYPE`: a class written in C, whose attributes Python code does not set."""
 
 
+SILENT = frozenset({"mpmath", "numpy", "pynvml", "sympy"})
+"""Packages of many names that take neither a clock nor a constructor from elsewhere."""
+
+
 class Patch(NamedTuple):
     """One name to replace: `setattr(owner, name, value)`; `owner` is a module or a class."""
 
@@ -29,12 +33,13 @@ class Patch(NamedTuple):
 
 
 def imported(replaced: Mapping[int, object], kept: Collection[str]) -> Iterator[Patch]:
-    """Names that modules took before the emulation (`from torch import zeros`), those of the packages `kept` apart.
+    """Names that modules took before the emulation (`from torch import zeros`), those of `kept` and `SILENT` apart.
 
     `replaced` has what stands in a function's place, by the function's identity.
     """
     for place, module in list(sys.modules.items()):
-        if place.partition(".")[0] in kept:
+        package = place.partition(".")[0]
+        if package in kept or package in SILENT:
             continue
         names = getattr(module, "__dict__", None)
         if not isinstance(names, dict) or replaced.keys().isdisjoint(map(id, names.values())):

@@ -19,6 +19,8 @@ from windtunnel.errors import UnsupportedError
 
 BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 WRAPPERS = (staticmethod, classmethod)
+WRITTEN = (FunctionType, MethodType)
+"""What is written in Python, and so says how it is called."""
 TESTED = {
     "torch": "torch>=2.6,<2.15",
     "triton": "triton>=3.7,<3.10",
@@ -34,7 +36,7 @@ TESTED = {
 def signature_of(function: object) -> Signature | None:
     """The signature of a function or method; None of what is none, or is written in C and does not say."""
     inner = _inner(function)
-    if not isinstance(inner, FunctionType | MethodType):
+    if not isinstance(inner, WRITTEN):
         return None
     try:
         return inspect.signature(inner)
@@ -85,9 +87,9 @@ def _nameless(parameter: Parameter) -> bool:
 
 def fitted(ours: object, stock: object) -> object:
     """`ours`, or where `stock` can be called as it cannot, a function that refuses such calls and makes the others."""
-    if {type(ours), type(stock)} & set(WRAPPERS) and type(ours) is not type(stock):
+    if type(ours) is not type(stock) and isinstance(ours, WRAPPERS) | isinstance(stock, WRAPPERS):
         return ours  # one gets its class, and the other does not
-    if _is_ours(stock) or not all(isinstance(_inner(one), FunctionType | MethodType) for one in (ours, stock)):
+    if not (isinstance(_inner(ours), WRITTEN) and isinstance(_inner(stock), WRITTEN)) or _is_ours(stock):
         return ours
     forms = _form(ours), _form(stock)
     if forms in _FITTING:

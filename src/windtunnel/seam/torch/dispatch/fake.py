@@ -28,6 +28,7 @@ from windtunnel.seam.torch.tags import named
 ASKED = torch.ops.prim.device.default
 CPU_DEVICE = torch.device("cpu")
 FALLING_BACK = (fake_tensor, fake_impls)
+signature_of = functools.cache(inspect.signature)
 
 
 def patches(state: State) -> list[Patch]:
@@ -53,7 +54,7 @@ def patches(state: State) -> list[Patch]:
 
     stock_new: Callable[..., FakeTensor] = FakeTensor.__new__
 
-    parameters = inspect.signature(stock_new)
+    parameters = signature_of(stock_new)
 
     def new(cls: type, *args: object, **kwargs: object) -> object:
         bound = parameters.bind(cls, *args, **kwargs)
