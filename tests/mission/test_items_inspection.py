@@ -1,5 +1,6 @@
 """Looking at the machine: doctor, nvidia-smi (items 1 to 5)."""
 
+import functools
 import re
 import subprocess
 import sys
@@ -16,8 +17,9 @@ STATE = re.compile(r"\| *N/A +\d+C +P0 +(\d+)W / 300W \| +(\d+)MiB / 16160MiB \|
 PROCESS = re.compile(r"\| +(\d) +N/A +N/A +\d+ +C +(\S.*\S) +(\d+)MiB \|")
 
 
+@functools.cache
 def windtunnel(*arguments):
-    """What a windtunnel command printed."""
+    """What a windtunnel command printed: it is run once."""
     command = [sys.executable, "-m", "windtunnel", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
