@@ -46,17 +46,13 @@ def _outside(first: TracebackType | None) -> list[TracebackType]:
     for one in _chain(first):
         if _ours(one.tb_frame):
             waiting = waiting or [one]
-        elif waiting and _of_torch(one.tb_frame):
+        elif waiting and str(one.tb_frame.f_globals.get("__name__", "")).partition(".")[0] == "torch":
             waiting.append(one)
         else:
             kept += [past for past in waiting if not _ours(past.tb_frame)]
             waiting = []
             kept.append(one)
     return kept
-
-
-def _of_torch(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "torch"
 
 
 def _without(first: TracebackType | None) -> TracebackType | None:

@@ -38,12 +38,8 @@ def group(series: Series) -> str:
     return series.group or series.name
 
 
-def _is_reference(series: Series, plot: Plot) -> bool:
-    return not series.of and any(other.of for other in plot.series)
-
-
 def _lines(result: Result, plot: Plot) -> Json:
-    drawn = [series for series in plot.series if not _is_reference(series, plot)]
+    drawn = [series for series in plot.series if series.of or not any(other.of for other in plot.series)]
     colours = tints([group(series) for series in drawn])
     several = {origin for series in drawn for origin in series.of} == {"cpu", "gpu"}
     traces = []

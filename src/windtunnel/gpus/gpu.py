@@ -173,7 +173,7 @@ def find(name: str) -> Gpu:
         FileFormatError: the file does not describe a GPU.
         UsageError: the file cannot be read.
     """
-    if _is_path(name):
+    if name.strip().lower().endswith(".toml"):
         return _read(Path(name).absolute())
     plain = _plain(name)
     path = _files().get(plain) or _aliases().get(plain)
@@ -219,10 +219,6 @@ def absolute(spec: str) -> str:
 
 
 _COUNTED = re.compile(r"^\s*((?:\d+\s*[xX*]\s*)?)(\S.*\.toml)", re.IGNORECASE)
-
-
-def _is_path(name: str) -> bool:
-    return name.strip().lower().endswith(".toml")
 
 
 def _part(part: str, spec: str) -> tuple[Gpu, ...]:

@@ -50,7 +50,7 @@ def as_dict(trace: Trace, findings: Sequence[Finding]) -> Json:
         "devices": [_device(device) for device in summary.devices],
         "host": host.as_dict(summary.host),
         "compiled": None if summary.compiled is None else _compiled(summary.compiled),
-        "steps": _steps(summary),
+        "steps": [_step(step) for step in summary.steps],
         "not_decidable": list(summary.not_decidable),
         "findings": [_finding(finding, edit_of(finding, trace.line, trace.text)) for finding in summary.findings],
         "facts": {key: trace.facts[key] for key in ("options", "versions", "rank") if key in trace.facts},
@@ -213,10 +213,6 @@ def _peak(peak: Peak) -> dict[str, object]:
             for one in peak.modules
         ],
     }
-
-
-def _steps(summary: Summary) -> list[dict[str, object]]:
-    return [_step(step) for step in summary.steps]
 
 
 def _step(step: OptimizerStep) -> Json:

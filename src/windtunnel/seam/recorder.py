@@ -164,7 +164,7 @@ class WorkRecorder:
         for signature, times in work:
             cost = self._cost(device, signature if divide == 1 else _part(signature, divide))
             if not first:
-                cost = _follow_up(cost)
+                cost = cost.taking(FOLLOW_UP_NS, cost.duration_ns)
             for _ in range(times):
                 self.machine.launch(host, stream, cost, site)
             first = False
@@ -279,7 +279,3 @@ def _part(signature: Signature, divide: int) -> Signature:
         written_bytes=signature.written_bytes // divide,
         detail=(*signature.detail, ("devices", divide)),
     )
-
-
-def _follow_up(cost: Cost) -> Cost:
-    return cost.taking(FOLLOW_UP_NS, cost.duration_ns)

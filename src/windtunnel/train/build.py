@@ -81,17 +81,13 @@ def materialize(
     first = next(items, None)
     if first is None:
         raise UsageError("lazy layers take their shapes from the first batch, and the training data has none.")
-    batch = wt.map_tensors(torch.clone, wt.to(first[0], _first_device(model)))
+    batch = wt.map_tensors(torch.clone, wt.to(first[0], next(iter(wt.tensors_in(model))).device))
     with torch.no_grad(), eval_mode(model):
         if own_steps:
             model.training_step(batch)  # type: ignore[operator]
         else:
             model(*([batch] if isinstance(batch, torch.Tensor) else list(batch)[:-1]))
     return Begun(chain([first], items), random, states)
-
-
-def _first_device(model: nn.Module) -> torch.device:
-    return next(iter(wt.tensors_in(model))).device
 
 
 def make_optimizer(

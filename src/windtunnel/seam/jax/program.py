@@ -334,7 +334,7 @@ def _signature(name: str, inputs: tuple[Variable, ...], outputs: tuple[Variable,
     return Signature(
         name,
         tuple(_shape(v) for v in variables),
-        tuple(_dtype(v) for v in variables),
+        tuple(str(getattr(v.aval, "dtype", "")) for v in variables),
         len(inputs),
         int(flops),
         sum(_bytes(v) for v in inputs),
@@ -345,10 +345,6 @@ def _signature(name: str, inputs: tuple[Variable, ...], outputs: tuple[Variable,
 def _shape(variable: Variable) -> tuple[int, ...]:
     shape = getattr(variable.aval, "shape", ())
     return tuple(int(n) for n in shape if isinstance(n, int) or hasattr(n, "__index__"))
-
-
-def _dtype(variable: Variable) -> str:
-    return str(getattr(variable.aval, "dtype", ""))
 
 
 def _elements(variable: Variable) -> int:

@@ -60,7 +60,7 @@ def computed_from(dispatch: Dispatch, answers: Answers, module: fx.GraphModule, 
     parts: dict[str, bool] = {}
     for node, copy in zip(module.graph.nodes, graph.nodes, strict=True):
         if copy.op == "call_function":
-            if _name(node.target) in WITHOUT_WRAPPING:
+            if isinstance(node.target, HigherOrderOperator) and str(node.target) in WITHOUT_WRAPPING:
                 parts.update(dict.fromkeys(_subgraphs(node), True))
             if not (plain and isinstance(node.target, OpOverload)):
                 copy.target = _target(dispatch, answers, node)
@@ -123,10 +123,6 @@ def _alike(one: object, other: object) -> bool:
 
 def _dtype(node: object) -> object:
     return getattr(node.meta.get("val"), "dtype", None) if isinstance(node, fx.Node) else None
-
-
-def _name(target: object) -> str:
-    return str(target) if isinstance(target, HigherOrderOperator) else ""
 
 
 def _subgraphs(node: fx.Node) -> list[str]:

@@ -67,23 +67,14 @@ class Collective(NamedTuple):
     writes: int
 
 
+IN_PLACE = ("allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_", "barrier")
+APART = (
+    "allgather_", "_allgather_base_", "allgather_coalesced_", "allgather_into_tensor_coalesced_", "reduce_scatter_",
+    "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_", "gather_", "scatter_", "alltoall_", "alltoall_base_",
+)  # fmt: skip
 COLLECTIVES = {
-    "c10d::allreduce_": Collective(0, 0),
-    "c10d::allreduce_coalesced_": Collective(0, 0),
-    "c10d::broadcast_": Collective(0, 0),
-    "c10d::reduce_": Collective(0, 0),
-    "c10d::allgather_": Collective(1, 0),
-    "c10d::_allgather_base_": Collective(1, 0),
-    "c10d::allgather_coalesced_": Collective(1, 0),
-    "c10d::allgather_into_tensor_coalesced_": Collective(1, 0),
-    "c10d::reduce_scatter_": Collective(1, 0),
-    "c10d::_reduce_scatter_base_": Collective(1, 0),
-    "c10d::reduce_scatter_tensor_coalesced_": Collective(1, 0),
-    "c10d::gather_": Collective(1, 0),
-    "c10d::scatter_": Collective(1, 0),
-    "c10d::alltoall_": Collective(1, 0),
-    "c10d::alltoall_base_": Collective(1, 0),
-    "c10d::barrier": Collective(0, 0),
+    **{f"c10d::{name}": Collective(0, 0) for name in IN_PLACE},
+    **{f"c10d::{name}": Collective(1, 0) for name in APART},
 }
 
 TYPE = attrgetter("dtype")
@@ -430,7 +421,5 @@ def _hand_over(
         groups.wait(event)
 
 
-HANDLERS: dict[str, Handler] = {
-    **dict.fromkeys(COLLECTIVES, run),
-}
+HANDLERS: dict[str, Handler] = dict.fromkeys(COLLECTIVES, run)
 """Operators with handlers of their own."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from windtunnel.seam.torch.triton.base import Base, TensorHandle
 from windtunnel.seam.torch.triton.memory import AssertedError
-from windtunnel.seam.torch.triton.values import Array, is_packed, widened
+from windtunnel.seam.torch.triton.values import is_packed, widened
 
 
 class Debugging(Base):
@@ -26,7 +26,7 @@ class Debugging(Base):
             name = handle.dtype.scalar.name
             data = widened(handle.data, name) if is_packed(name) else handle.data
             which = f"(operand {operand}) " if len(values) > 1 else ""
-            widths = [math.ceil(math.log10(size)) for size in data.shape] if _is_block(data) else []
+            widths = [math.ceil(math.log10(size)) for size in data.shape] if (data.ndim > 1 or data.size > 1) else []
             for place, element in np.ndenumerate(data):
                 index = ", ".join(f"{at:{width}}" for at, width in zip(place, widths, strict=False))
                 print(f"{program} idx ({index}){prefix}{which}{_printed(element, hex)}")
@@ -35,10 +35,6 @@ class Debugging(Base):
         """`device_assert` of a kernel that is compiled for debugging."""
         if self.now.host and not np.all(condition.data):
             raise AssertedError(message, self.line())
-
-
-def _is_block(data: Array) -> bool:
-    return data.ndim > 1 or data.size > 1
 
 
 def _printed(element: np.generic, hexadecimal: bool) -> str:
