@@ -85,7 +85,7 @@ def test_empty_cache_gives_back_what_is_free():
     assert stats["allocated_bytes"]["current"] == kept.size
     assert stats["num_host_free"] == 1
     assert stats["host_alloc_time"] == {"total": 10, "max": 5, "min": 5, "count": 2, "avg": 5}
-    assert allocator.elapsed_ns == 13000
+    assert stats["host_free_time"]["total"] == 3
 
 
 def test_blocks_of_dead_storages_are_freed_before_the_next_answer():
