@@ -20,7 +20,10 @@ def differing(*counts: tuple[str, int]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(("strategy", "count"), [("cpu", 50), ("gpu", 8), ("dp", 6)])
+@pytest.mark.parametrize(
+    ("strategy", "count"),
+    [("cpu", 50), pytest.param("gpu", 8, marks=pytest.mark.long), pytest.param("dp", 6, marks=pytest.mark.long)],
+)
 def test_one_process_agrees_with_a_hand_written_loop(strategy, count):
     assert differing((strategy, count)) == []
 
