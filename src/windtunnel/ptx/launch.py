@@ -213,6 +213,12 @@ class Run:
             found |= begins
         return found
 
+    def reads_and_writes(self, allocation: Allocation) -> bool:
+        """Whether it may do both, as far as anybody can tell."""
+        places, start = self.kernel.accessed, allocation.start
+        read, written = self._used(places.loaded), self._used(places.stored | places.atomic)
+        return (read is None or start in read) and (written is None or start in written)
+
     def _begin(self, origin: int | str) -> int:
         """Where the allocation begins that a parameter (by its offset) or a variable names; or 0."""
         if isinstance(origin, str):

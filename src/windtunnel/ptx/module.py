@@ -227,7 +227,8 @@ class Kernel:
         """All memory that arguments point to, and the module's variables."""
         found = {a.start: a for a in map(run.request.memory.allocation, run.addresses()) if a is not None}
         every = [Allocation(a.start, a.size, a.name) for a in (*found.values(), *self._module.table) if a.size]
-        return unset.Saved(every) if sum(a.size for a in every) <= unset.MOST_BYTES else None
+        kept = (lambda a: True) if self._unset else run.reads_and_writes
+        return unset.Saved(every, kept) if sum(a.size for a in every) <= unset.MOST_BYTES else None
 
     def _dependent(self, run: Run, launch: Launch, saved: unset.Saved) -> tuple[KernelFault, ...]:
         """What the launch gave by variables that nothing has set."""

@@ -24,14 +24,19 @@ EXTREMES = 0x7BFF7BFF, 0xFBFFFBFF - (1 << 32)
 
 
 class Saved:
-    """The bytes of the allocations that a launch may write, before it."""
+    """The bytes of the allocations that a launch may write, before it; of those that it does not read as well, what is
+    there now will do."""
 
-    def __init__(self, allocations: Sequence[Allocation]) -> None:
+    def __init__(self, allocations: Sequence[Allocation], kept: Callable[[Allocation], bool]) -> None:
         self.allocations = allocations
-        self.bytes = self.now()
+        self._bytes = [ctypes.string_at(a.start, a.size) if kept(a) else None for a in allocations]
 
     def now(self) -> list[bytes]:
         return [ctypes.string_at(a.start, a.size) for a in self.allocations]
+
+    def before(self, now: Sequence[bytes]) -> list[bytes]:
+        """What a launch begins with, if it ended with what is there now."""
+        return [left if saved is None else saved for saved, left in zip(self._bytes, now, strict=True)]
 
     def put(self, values: Sequence[bytes]) -> None:
         for allocation, value in zip(self.allocations, values, strict=True):
@@ -49,12 +54,13 @@ def dependent(
     """The faults of a launch that has just been; `launched` runs the other form and says how it ended, `where` is its
     input, `named` says which argument has an address. The memory is left as the launch left it."""
     left = saved.now()
+    begun = saved.before(left)
 
     def outcome(chosen: Sequence[int]) -> tuple[str | None, list[bytes]]:
         ctypes.memset(where, 0, ROOM * len(variables))
         for number in chosen:
             ctypes.memset(where + ROOM * number, 0xFF, ROOM)
-        saved.put(saved.bytes)
+        saved.put(begun)
         return launched(), saved.now()
 
     try:
@@ -75,9 +81,10 @@ def mattering(sites: Sequence[int], saved: Saved, launched: Callable[[int, int],
     """The sites whose undefined values what a launch gives depends on: `launched` runs it with a number in their place
     at a site, and zeros at all others. The memory is left as the launch left it."""
     left = saved.now()
+    begun = saved.before(left)
 
     def outcome(site: int, number: int) -> tuple[str | None, list[bytes]]:
-        saved.put(saved.bytes)
+        saved.put(begun)
         return launched(site, number), saved.now()
 
     def matters(site: int) -> bool:
