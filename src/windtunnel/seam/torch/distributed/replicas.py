@@ -171,7 +171,7 @@ def _sharded(replicas: Replicas, module: ModuleType) -> list[Patch]:
     def __init__(self: object, *args: object, **kwargs: object) -> None:  # noqa: N807  it takes that name's place
         stock(self, *args, **kwargs)
         if (assumptions := replicas.state.assumptions) is not None:
-            assumptions.routed.zeros.append(lambda: getattr(self, "reduce_scatter_unused_params", False))
+            assumptions.routed.zeros.append((weakref.ref(self), "reduce_scatter_unused_params"))
         replicas.sharded_at = replicas.sharded_at or replicas.state.site()
 
     return [Patch(group, "__init__", __init__)]

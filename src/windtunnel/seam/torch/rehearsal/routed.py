@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import weakref
 from types import FrameType
 
 from torch import nn
@@ -25,7 +25,8 @@ class Routed:
     def __init__(self, state: State) -> None:
         self.state = state
         self.asked = False
-        self.zeros: list[Callable[[], bool]] = []
+        self.excused = False
+        self.zeros: list[tuple[weakref.ref[object], str]] = []  # what reduces, and its attribute
         self.sites: set[int] = set()
         self._seen: set[int] = set()
         state.notes.at_end.append(self.tell)
@@ -35,6 +36,7 @@ class Routed:
         for value in call.args:
             if isinstance(value, nn.Parameter) and value.requires_grad and id(value) not in self._seen:
                 self._seen.add(id(value))
+                self.excused |= any(getattr(reducer(), name, False) for reducer, name in self.zeros)
                 frame: FrameType | None = sys._getframe(1)
                 while frame is not None:
                     if self.state.sites.is_program(frame):
@@ -43,6 +45,5 @@ class Routed:
 
     def tell(self) -> None:
         """The program ends."""
-        if not any(allows() for allows in self.zeros):
-            for site in sorted(self.sites):
-                self.state.notes.note(USE, site)
+        for site in sorted(self.sites) if not self.excused else ():
+            self.state.notes.note(USE, site)
