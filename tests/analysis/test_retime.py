@@ -57,6 +57,15 @@ PROGRAMS: dict[str, list[Operation]] = {
         Synchronize(event=1),
         Synchronize(stream=1),
     ],
+    "time between two events": [
+        Kernel("mm", signature=PRODUCT),
+        EventRecord(1, timed=True),
+        Kernel("mul", signature=SMALL),
+        EventRecord(2, timed=True),
+        Kernel("sum", signature=SUM),
+        Synchronize(event=2),
+        Synchronize(),
+    ],
     "two devices": [
         Kernel("mm", device=0, signature=PRODUCT),
         Kernel("mm", device=1, signature=PRODUCT),

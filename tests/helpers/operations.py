@@ -64,12 +64,16 @@ class Collective(NamedTuple):
 
 
 class EventRecord(NamedTuple):
-    """Record `event` on a stream: it completes when all work before it on that stream has."""
+    """Record `event` on a stream: it completes when all work before it on that stream has.
+
+    Whether it tells the time is for its first record to say.
+    """
 
     event: int
     stream: int = 0
     device: int = 0
     site: Site = UNKNOWN_SITE
+    timed: bool = False
 
 
 class EventWait(NamedTuple):
@@ -144,8 +148,8 @@ class Submission:
                 call = Signature(operation.name, detail=(("ranks", operation.ranks),))
                 machine.collective(host, stream, call, operation.size_bytes, site)
                 self._order(host, stream, operation.reads, operation.writes, site)
-            case EventRecord(event, stream_index, device, site):
-                machine.record(host, self._event(event), self._stream(device, stream_index), self._site(site))
+            case EventRecord(event, stream_index, device, site, timed):
+                machine.record(host, self._event(event, timed), self._stream(device, stream_index), self._site(site))
             case EventWait(event, stream_index, device, site):
                 machine.wait_event(host, self._event(event), self._stream(device, stream_index), self._site(site))
             case Synchronize():
@@ -204,9 +208,9 @@ class Submission:
     def _memory(self, name: object) -> Memory:
         return self._storages.setdefault(name, Memory())
 
-    def _event(self, number: int) -> Event:
+    def _event(self, number: int, timed: bool = False) -> Event:
         if number not in self._events:
-            self._events[number] = self.machine.event(self.machine.host)
+            self._events[number] = self.machine.event(self.machine.host, timed)
         return self._events[number]
 
     def _stream(self, device: int, index: int) -> Stream:

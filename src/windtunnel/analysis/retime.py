@@ -212,9 +212,7 @@ class Retiming:
         self.out = Trace()
         self.old = cost_models(trace, before, cuda)
         self.new = cost_models(trace, after, cuda, network, paces)
-        self.loads = [
-            (Sustained(one.generation), Sustained(other.generation)) for one, other in zip(before, after, strict=False)
-        ]
+        self.loads = [(Sustained(one), Sustained(other)) for one, other in zip(before, after, strict=False)]
         self.hosts: dict[int, Host] = {}
         self.lines: dict[tuple[int, int], _Line] = {}
         self.engines: dict[tuple[int, str], tuple[int, int]] = {}
@@ -271,7 +269,11 @@ class Retiming:
             made, end_now = self._met(row, lane, host)
         elif kind == Kind.EVENT_RECORD:
             line = self._line(lane)
-            made = end_now = self.events[value] = max(line.ready_ns, host.now_ns + self.new[lane.device].launch_ns)
+            cost = self.new[lane.device]
+            made = end_now = self.events[value] = max(line.ready_ns, host.now_ns + cost.launch_ns)
+            if end > start:  # it tells the time
+                end_now = line.ready_ns = made + cost.stamp_ns
+                line.before_ns = max(line.before_ns, end)
             line.events.append((start, made))
         elif kind == Kind.EVENT_WAIT:
             line = self._line(lane)

@@ -23,6 +23,12 @@ def floor_scale(generation: str) -> float:
     return float(read("host")["floor_scale"].get(generation, 1.0))
 
 
+def stamp_us(generation: str) -> float:
+    """How long an event that tells the time keeps its stream from going on, in microseconds."""
+    known = read("host")["stamp_us"]
+    return float(known.get(generation, known["volta"]))
+
+
 def shortest_ns(operator: OperatorClass, generation: str) -> float:
     """The shortest kernel of a class on a generation of GPUs, in nanoseconds."""
     return 1000.0 * operator.floor_us * floor_scale(generation)

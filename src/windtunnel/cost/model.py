@@ -17,7 +17,7 @@ from windtunnel.cost.cache import moved_ns
 from windtunnel.cost.curves import UNKNOWN_BAND, Curve, curve, share
 from windtunnel.cost.families import by_class, cuda_kernels, streams, triton
 from windtunnel.cost.families.problem import Price, Problem
-from windtunnel.cost.files import floor_scale, read, shortest_ns
+from windtunnel.cost.files import floor_scale, read, shortest_ns, stamp_us
 from windtunnel.cost.links import Links
 from windtunnel.cost.measured import MeasuredFile
 from windtunnel.cost.recurrent import Recurrence, recurrence
@@ -76,9 +76,10 @@ class CostModel:
     `dispatch_ns` is the host's time of one call of a framework's operator, from Python to the launch, by its name,
     `launch_ns` the time from a launch to the start of the kernel, `empty_ns` what the host takes for a tensor of
     which nothing is computed, `view_ns` for a view, `event_ns` its part of recording, waiting for or querying an event,
-    `synchronize_ns` what a synchronization takes on top of its wait, `queue_depth` how many launches may be pending on
-    a stream, `lock_share` the part of its time in operators in which a thread holds Python's lock, `copy_dispatch_ns`
-    the host's part of a copy, `copy_ns` (of `Links`) what a copy takes and `staging_ns` the host's part of one from
+    `stamp_ns` how long one that tells the time keeps its stream from going on, `synchronize_ns` what a synchronization
+    takes on top of its wait, `queue_depth` how many launches may be pending on a stream, `lock_share` the part of its
+    time in operators in which a thread holds Python's lock, `copy_dispatch_ns` the host's part of a copy, `copy_ns` (of
+    `Links`) what a copy takes and `staging_ns` the host's part of one from
     pageable memory. All of this is modelled: `source` says so.
     `issue` multiplies the times of calls, as a host of `hosts/*.toml` has it, `network` is what connects nodes of such
     GPUs, by default their usual one; `collective_ns` is what a collective takes. `pace` multiplies the times of
@@ -115,6 +116,7 @@ class CostModel:
         self.empty_ns = self._ns("empty_us")
         self.view_ns = self._ns("view_us")
         self.event_ns = self._ns("event_us")
+        self.stamp_ns = round(1000.0 * stamp_us(gpu.generation))
         self.synchronize_ns = self._ns("synchronize_us")
         self.dispatch_ns = lru_cache(maxsize=4096)(self._dispatch_ns)
         self.copy_dispatch_ns = self.dispatch_ns("aten::copy_")

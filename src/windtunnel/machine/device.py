@@ -45,7 +45,7 @@ class Device:
         self.index = index
         self.gpu = gpu
         self.cost = cost
-        self.sustained = Sustained(gpu.generation)
+        self.sustained = Sustained(gpu)
         self.allocator = allocator
         self.driver = driver
         self.context_bytes = context_bytes

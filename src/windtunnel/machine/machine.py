@@ -367,31 +367,33 @@ class Machine:
         host.events += 1  # by thread, so that it does not depend on which one happens to come first
         return (host.index << 32) + host.events
 
-    def event(self, host: HostThread) -> Event:
-        """A new event, never recorded."""
-        return Event(self.number(host))
+    def event(self, host: HostThread, timed: bool = False) -> Event:
+        """A new event, never recorded; `timed` where it tells the time."""
+        return Event(self.number(host), timed)
 
-    def record(
-        self, host: HostThread, event: Event, stream: Stream, site: int = 0, charged: bool = True, timed: bool = False
-    ) -> None:
+    def record(self, host: HostThread, event: Event, stream: Stream, site: int = 0, charged: bool = True) -> None:
         """Mark where `stream` stands: the event completes when all that was submitted to it has.
 
-        The host's time is not `charged` where it is part of another call's; `timed` is the first record of an event
-        that tells the time.
+        The host's time is not `charged` where it is part of another call's. What comes after an event that tells the
+        time starts a little later: the row ends then.
         """
-        device = self.devices[stream.device]
-        host.now_ns += (device.cost.event_ns if charged else 0) + (self.event_ns if timed else 0)
+        cost = self.devices[stream.device].cost
+        host.now_ns += (cost.event_ns if charged else 0) + (
+            self.event_ns if event.timed and event.stream is None else 0
+        )
         event.stream = stream
         if stream.capture is not None:
             stream.capture.record(event, stream)
             return
         event.capture = None
-        event.time_ns = max(stream.ready_ns, host.now_ns + device.cost.launch_ns)
+        event.time_ns = end_ns = max(stream.ready_ns, host.now_ns + cost.launch_ns)
+        if event.timed:
+            stream.ready_ns = end_ns = end_ns + cost.stamp_ns
         event.order = dict(stream.order)
         join(event.order, host.order)
         event.order[stream.agent] = stream.epoch
         self._row(Kind.EVENT_RECORD, self.lane(host, stream), self._name("cudaEventRecord"), site,
-                  host.now_ns, event.time_ns, event.time_ns, event.number)  # fmt: skip
+                  host.now_ns, event.time_ns, end_ns, event.number)  # fmt: skip
 
     def wait_event(self, host: HostThread, event: Event, stream: Stream, site: int = 0) -> None:
         """Make later work on `stream` wait for the latest record of `event`; nothing when it was never recorded."""

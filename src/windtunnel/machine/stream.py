@@ -90,12 +90,16 @@ class Stream:
 
 
 class Event:
-    """A mark in a stream. `time_ns` is when the latest record completes; None while it was never recorded."""
+    """A mark in a stream, `timed` where it tells the time.
 
-    __slots__ = ("capture", "number", "order", "stream", "time_ns")
+    `time_ns` is when the latest record completes; None while it was never recorded.
+    """
 
-    def __init__(self, number: int) -> None:
+    __slots__ = ("capture", "number", "order", "stream", "time_ns", "timed")
+
+    def __init__(self, number: int, timed: bool = False) -> None:
         self.number = number
+        self.timed = timed
         self.time_ns: int | None = None
         self.order: VectorClock = {}
         self.stream: Stream | None = None

@@ -21,7 +21,6 @@ class EventEntry:
     """An event of host code's."""
 
     event: Event
-    timing: bool
     device: int = -1
 
 
@@ -87,8 +86,8 @@ class StreamCalls:
         """An event."""
         self.process.begin()
         handle = next(self._handles)
-        made = self.process.machine.event(self.process.host())
-        self.events[handle] = EventEntry(made, not flags & DISABLE_TIMING)
+        timed = not flags & DISABLE_TIMING
+        self.events[handle] = EventEntry(self.process.machine.event(self.process.host(), timed))
         put(out, handle)
         return errors.SUCCESS
 
@@ -125,7 +124,7 @@ class StreamCalls:
     def elapsed(self, out: int, first: int, second: int) -> int:
         """The time between two events, in milliseconds."""
         begin, end = self.events.get(first), self.events.get(second)
-        if begin is None or end is None or not (begin.timing and end.timing):
+        if begin is None or end is None or not (begin.event.timed and end.event.timed):
             return errors.INVALID_HANDLE
         if begin.event.time_ns is None or end.event.time_ns is None:
             return errors.INVALID_HANDLE

@@ -166,7 +166,6 @@ class EventMethods:
 
     _state: ClassVar[State]
     _wt: MachineEvent
-    _timing: bool
     _device: int | None = None
 
     @property
@@ -193,8 +192,7 @@ class EventMethods:
             raise RuntimeError(f"Event device {self._device} does not match recording stream's device {found.device}.")
         first, self._device = self._device is None, found.device
         self._state.use(found.device)
-        timed = first and self._timing
-        self._state.machine.record(self._state.host(), self._wt, found, self._state.site(), timed=timed)
+        self._state.machine.record(self._state.host(), self._wt, found, self._state.site())
         self._state.gpu_trace.recorded(self, handle(found), first)
 
     def wait(self, stream: StreamObject | None = None) -> None:
@@ -218,7 +216,7 @@ class EventMethods:
             self._state.gpu_trace.deleted(self)
 
     def elapsed_time(self, end_event: EventMethods) -> float:
-        if not (self._timing and end_event._timing):
+        if not (self._wt.timed and end_event._wt.timed):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._wt.time_ns is None or end_event._wt.time_ns is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
@@ -295,8 +293,7 @@ def _event_class(state: State, generic: Any) -> object:
             external: bool = False,
         ) -> None:
             torch.cuda._lazy_init()
-            self._wt = state.machine.event(state.local.host)
-            self._timing = enable_timing
+            self._wt = state.machine.event(state.local.host, bool(enable_timing))
             self._device = None
 
     Event.__module__, Event.__qualname__ = "torch.cuda.streams", "Event"
