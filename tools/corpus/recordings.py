@@ -51,7 +51,7 @@ class Recording(NamedTuple):
         kernels = [cost.kernel(one) for one in self.signatures]
         factors = [attention if classify(one.name).name == "attention" else 1.0 for one in self.signatures]
         lengths = [one.duration_ns * factor for one, factor in zip(kernels, factors, strict=True)]
-        load = Sustained(cost.gpu.generation)
+        load = Sustained(cost.gpu)
         calls = [cost.dispatch_ns(one.name) for one in self.signatures]
         host = ready = before = 0.0
         for _ in range(steps):

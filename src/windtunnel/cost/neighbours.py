@@ -18,12 +18,13 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
-from math import dist, exp, inf, log2, prod
+from math import dist, exp, inf, log, log2, prod
 from typing import NamedTuple
 
+from windtunnel import gpus
 from windtunnel.cost import flops
 from windtunnel.cost.bands import band
-from windtunnel.cost.families import attention, iterated, streams
+from windtunnel.cost.families import attention, by_class, iterated, streams
 from windtunnel.cost.families.problem import Price, Problem
 from windtunnel.cost.files import DATA
 from windtunnel.cost.recurrent import recurrence
@@ -53,6 +54,14 @@ UNSURE = ("norm", "softmax", "reduction", "pool")
 """
 _ON_ANOTHER = ("scan", "sort", "index", "random")
 """Classes whose families are fitted on another GPU of the generation (an H20): corrected on the measured one alone."""
+
+LENDER, NOT_MEMORY = "H100-SXM5-80GB", 1.3
+"""The GPU whose kernels tell of generations without any, and from what correction on memory does not bound them."""
+LENT = ("pool", "reduction", "copy", "index", "elementwise", "activation")
+"""Classes that lend; norms and softmax were timed on other cards, and batch norms are part of the steps of models that
+shares were fitted on."""
+LENT_BAND = 0.4
+"""Assumed: what is lent was measured on no card that borrows it."""
 
 
 class Place(NamedTuple):
@@ -94,8 +103,10 @@ def measured(generation: str) -> MeasuredGeneration | None:
 def corrected(priced: Price, problem: Problem, class_name: str) -> Price:
     """A price with the correction of the kernels nearby; as it was where none of its kind was measured."""
     known = measured(problem.gpu.generation)
-    found = place(problem, class_name) if known else None
-    if known is None or found is None:
+    if known is None:
+        return lent(priced, problem, class_name)
+    found = place(problem, class_name)
+    if found is None:
         return priced
     own = problem.gpu.key in known.gpus
     distance = "own GPU" if own else "own generation"
@@ -115,6 +126,23 @@ def corrected(priced: Price, problem: Problem, class_name: str) -> Price:
     width = widened(away) * band(f"neighbours {class_name}", distance)
     unsure = exp(abs(whole) * (1.0 - known_part)) - 1.0
     return Price(priced.duration_ns * exp(whole * known_part), priced.floor_ns, min(1.0, width + unsure))
+
+
+def lent(priced: Price, problem: Problem, class_name: str) -> Price:
+    """A price on a generation of which no kernel was measured. Where kernels nearby took longer on the GPU that lends
+    its own than memory says, multiprocessors bound them, and take as many cycles here."""
+    lender = gpus.find(LENDER)
+    known, there = measured(lender.generation), problem._replace(gpu=lender)
+    found = place(there, class_name) if class_name in LENT else None
+    near = known.kinds.get(found.kind) if known is not None and found is not None else None
+    if found is None or near is None or nearest(found, near) > REACH:
+        return priced
+    theirs = next((price for family in by_class()[class_name] if (price := family(there)) is not None), None)
+    whole = correction(found.sizes, near)
+    if theirs is None or whole < log(NOT_MEMORY):
+        return priced
+    taken_ns = theirs.duration_ns * exp(whole) * problem.gpu.spread_ns(1.0) / lender.spread_ns(1.0)
+    return priced._replace(duration_ns=max(priced.duration_ns, taken_ns), band=max(priced.band, LENT_BAND))
 
 
 def widened(away: float) -> float:

@@ -4,8 +4,10 @@ Products and fused attention in 16 and 8 bits are priced by short runs (`familie
 hours, and its clock sinks until the card draws no more than it may. How much work tensor cores did of late is told by
 their rate, the share of the listed peak that they reached on average: up to `begins` nothing is lost, from `full` on
 they keep `share` of their speed. Of the GPUs that trainings were published of, an H100 keeps less than an A100;
-generations without such trainings take the mean. The constants of the generations that have no row in
-`data/sustained.toml` were fitted on whole trainings and so hold the loss already, and so do those of FP32 and TF32.
+generations without such trainings take the mean. A card with more watts for each operation of its peak than that of the
+trainings (`gpu` of the row) meets the limit at a higher rate: an H20, which has five times as many, never does. The
+constants of the generations that have no row in `data/sustained.toml` were fitted on whole trainings and so hold the
+loss already, and so do those of FP32 and TF32.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from functools import cache
 from math import exp
 from typing import NamedTuple
 
+from windtunnel import gpus
 from windtunnel.cost.files import read
+from windtunnel.gpus import Gpu
 
 WINDOW_NS = 1e8
 """How far back the rate looks: longer than the runs that time one kernel, shorter than a few steps."""
@@ -26,6 +30,7 @@ class Limit(NamedTuple):
     """A row of `data/sustained.toml`: `band` is the error band of trainings that were slowed.
 
     Products and attention took a `part` of their time. Their attention took longer than PyTorch's, by `attention`.
+    `flops_per_joule` is the peak over the watts of their GPU, 0 where the limit is of none.
     """
 
     share: float
@@ -34,6 +39,7 @@ class Limit(NamedTuple):
     band: float
     part: float
     attention: float
+    flops_per_joule: float = 0.0
 
 
 @cache
@@ -41,8 +47,14 @@ def limit_of(generation: str) -> Limit | None:
     """What a generation's tensor cores keep, or None where their prices hold the loss already."""
     for row in read("sustained").get("limit", ()):
         if generation in row["generations"]:
-            return Limit(*(float(row[name]) for name in Limit._fields))
+            dense = flops_per_joule(gpus.find(row["gpu"])) if "gpu" in row else 0.0
+            return Limit(**{name: float(row[name]) for name in Limit._fields[:-1]}, flops_per_joule=dense)
     return None
+
+
+def flops_per_joule(gpu: Gpu) -> float:
+    """What the listed peak in 16 bits asks of each watt of the limit, in operations."""
+    return gpu.peak_flops["bf16"] / gpu.power_limit_w
 
 
 class Sustained:
@@ -51,9 +63,12 @@ class Sustained:
     `met` is the limit, None until a kernel was slowed.
     """
 
-    def __init__(self, generation: str) -> None:
+    def __init__(self, gpu: Gpu) -> None:
         self.met: Limit | None = None
-        self._limit = limit_of(generation)
+        self._limit = limit = limit_of(gpu.generation)
+        self._dense = (
+            flops_per_joule(gpu) / limit.flops_per_joule if limit is not None and limit.flops_per_joule else 1.0
+        )
         self._work_ns = 0.0
         self._at_ns = 0
 
@@ -66,7 +81,7 @@ class Sustained:
             self._work_ns *= exp((self._at_ns - start_ns) / WINDOW_NS)
             self._at_ns = start_ns
         self._work_ns += peak_ns
-        rate = self._work_ns / WINDOW_NS
+        rate = self._dense * self._work_ns / WINDOW_NS
         if rate <= limit.begins:
             return 1.0
         self.met = limit

@@ -9,15 +9,12 @@
 - A scan along another dimension gives each thread a column, through which it goes load by load. A sector serves as many
   rows as it holds.
   One long row is CUB's device scan instead, which reads and writes once.
-- A sort of rows up to `IN_A_BLOCK` reads and writes once. A longer one is a radix sort of the values with their places:
-  eight bits a pass, each of which reads and writes both (Adinets and Merrill, Onesweep, arXiv 2206.01784), and one more
-  reading for the histograms. `unique` begins with a sort, `randperm` is one.
+- Sorts and `topk` are `sorts.py`'s matter. `unique` begins with a sort, `randperm` is one.
 - All others move their bytes once.
 
 The constants are fitted on scans of rows, published on an H20 and two H100 and measured on an H100 and an H200
 (`make hardware`), and on two long ones of an A100 and an H100
-(`make calibrate`, `data/streams.toml`). Of sorts no published time was found that names its GPU and PyTorch's present
-kernels.
+(`make calibrate`, `data/streams.toml`).
 """
 
 from __future__ import annotations
@@ -29,17 +26,13 @@ from typing import NamedTuple
 from windtunnel.cost import flops
 from windtunnel.cost.bands import band
 from windtunnel.cost.cache import moved_ns
-from windtunnel.cost.families import streams
+from windtunnel.cost.families import sorts, streams
 from windtunnel.cost.families.problem import Price, Problem
 from windtunnel.cost.files import read, shortest_ns
 from windtunnel.operators.classes import classify
 
 CLASSES = ("scan", "sort")
-IN_A_BLOCK = 4096
-"""The longest row that one block sorts (aten/src/ATen/native/cuda/Sort.cu)."""
 _SORTS = ("sort", "argsort", "msort", "unique", "_unique", "_unique2", "unique_dim", "randperm")
-_INDEX_BYTES = 8
-
 
 BLOCK_THREADS = 512
 LOAD_US = 0.32
@@ -78,16 +71,23 @@ def price(problem: Problem) -> Price:
     operator = classify(signature.name)
     of = problem.inputs[0] if problem.inputs else ()
     size = float(flops.bytes_moved(signature))
+    rows = sorts.rows_of(problem)
     if name in _SORTS:
-        size = max(size, float(sorted_bytes(of, problem.item_bytes)))
+        size = max(size, sorts.moved_bytes(problem, *rows))
     time_ns = moved_ns(gpu, size, streams.bandwidth(gpu) * streams.class_share("scan", False), known=problem.reused)
     dim = int(dict(signature.detail).get("dim", -1))
+    if name in _SORTS:
+        time_ns = max(time_ns, sorts.sort_ns(problem, *rows))
+    if name == "topk":
+        time_ns = max(time_ns, sorts.topk_ns(problem, *rows))
     if operator.name == "scan" and of and prod(of) > of[dim]:
         last = dim in (-1, len(of) - 1)
         longest = rows_ns(problem, prod(of[:-1]), of[-1]) if last else column_ns(of[dim:], problem.item_bytes)
         time_ns = max(time_ns, longest)
     floor_ns = shortest_ns(operator, gpu.generation)
-    return Price(floor_ns + time_ns, floor_ns, band("scans", "borrowed"))
+    sorted_here = name in _SORTS or name == "topk"
+    width = max(band("scans", "borrowed"), sorts.BAND if sorted_here else 0.0)
+    return Price(floor_ns + time_ns, floor_ns, width)
 
 
 def column_ns(shape: tuple[int, ...], item_bytes: int) -> float:
@@ -111,11 +111,3 @@ def rows_ns(problem: Problem, rows: int, columns: int) -> float:
 
     waves = (blocks // at_once) * cycles(at_once) + (cycles(blocks % at_once) if blocks % at_once else 0.0)
     return 1000.0 * ceil(columns / (2 * threads)) * waves / gpu.cycles_per_us
-
-
-def sorted_bytes(shape: tuple[int, ...], item_bytes: int) -> int:
-    """What a radix sort of rows moves: the values for the histograms, then values and places in each pass."""
-    if not shape or shape[-1] <= IN_A_BLOCK:
-        return 0
-    passes = item_bytes  # eight bits each
-    return prod(shape) * (item_bytes + passes * 2 * (item_bytes + _INDEX_BYTES))

@@ -30,6 +30,7 @@ from windtunnel.cost import flops
 from windtunnel.cost.bands import band
 from windtunnel.cost.cache import ASSUMED_SHARE, beyond, moved_ns
 from windtunnel.cost.families import iterated
+from windtunnel.cost.families.interpolated import planes_ns
 from windtunnel.cost.families.problem import Price, Problem
 from windtunnel.cost.files import read, shortest_ns
 from windtunnel.gpus import Gpu
@@ -44,6 +45,10 @@ OWN_BANDS = ("random", "index", "embedding")
 """Classes whose bands are those of their own published times."""
 BLOCKS_PER_SM, SOFTMAX_BLOCKS = 8, 2
 """Rows that one SM has in flight: 2048 threads in blocks of 256 or so; softmax's have 1024 (`SoftMax_getBlockSize`)."""
+LOGSUMEXP_PASSES, LOGSUMEXP_KERNELS = 6, 9
+"""Its input is read for the extremes, their differences written and read, exponentials as well, and added up; infinite
+extremes are replaced, the logarithm and the extremes added (aten/src/ATen/native/ReduceOps.cpp, `logsumexp_out_impl`).
+"""
 USUAL_GROUPS = 32
 """Of a group norm whose signature does not say how many it has: the paper's (Wu and He, arXiv 1803.08494)."""
 IN_REGISTERS = 1024
@@ -170,6 +175,8 @@ def price(problem: Problem) -> Price | None:
     backward = "backward" in problem.name
     kind = _kind(problem, operator, backward)
     size = flops.bytes_moved(signature) + gathered_bytes(problem, operator)
+    if problem.name == "logsumexp":
+        size *= LOGSUMEXP_PASSES
     rate = bandwidth(gpu) * (reduced_share(gpu, size) if kind == "reduction" else class_share(kind, backward))
     if backward and kind == "layer norm" and problem.cuda_version >= BY_ELEMENTS_SINCE:
         rate = min(bandwidth(gpu), rate * problem.item_bytes / 2)
@@ -183,7 +190,7 @@ def price(problem: Problem) -> Price | None:
     elif has_two_kernels(problem):
         needed_ns = statistics_ns(problem, rate) + applied_ns(problem, rate, size)
     else:
-        blocks = max(blocks_ns(problem), likelihoods_ns(problem), selected_ns(problem))
+        blocks = max(blocks_ns(problem), likelihoods_ns(problem), selected_ns(problem), planes_ns(problem))
         memory_ns = moved_ns(gpu, size, rate, again, problem.reused)
         needed_ns = max(hypot(memory_ns, norms_ns(problem)), made_ns(problem, operator), blocks, arithmetic_ns)
     time_ns = needed_ns + reordered_ns(problem, operator) + gradients_ns(problem) + channels_ns(problem)
@@ -480,7 +487,9 @@ def _in_training(problem: Problem) -> bool:
 
 
 def launches(signature: Signature, name: str, operator: OperatorClass) -> int:
-    """How many kernels one call launches: several for long lists of tensors."""
+    """How many kernels one call launches: several for long lists of tensors, and for a logarithm of a sum."""
+    if name == "logsumexp":
+        return LOGSUMEXP_KERNELS
     if operator.name not in ("foreach", "optimizer"):
         return 1
     tensors = signature.inputs or len(signature.shapes)
