@@ -119,7 +119,7 @@ def test_a_file_that_this_machine_wrote_describes_a_host(tmp_path: Path) -> None
     path = tmp_path / "with_gpu.toml"
     path.write_text(hosts.measured_here(1.25))
     assert hosts.find(str(path)).issue == 1.25
-    assert hosts.find(str(path)).backward_us == pytest.approx(40 * 1.25 / 2.2, abs=0.1)
+    assert hosts.find(str(path)).backward_us == pytest.approx(15 * 1.25 / 2.2, abs=0.1)
 
 
 def test_what_is_no_host_is_refused_with_what_there_is(tmp_path: Path) -> None:

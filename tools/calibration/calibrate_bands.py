@@ -19,6 +19,7 @@ from tools.calibration.calibrate_cost import is_fitted
 from tools.calibration.calibrate_images import RecordedSteps
 from tools.corpus import recordings
 from tools.corpus.recordings import Recording
+from tools.docs import figures
 from tools.fitting import (
     BANDS_HEAD,
     Array,
@@ -46,6 +47,8 @@ FROM_STEPS = {
 GENERATED_PART = 0.2
 """The same of kernels that Inductor generates, in compiled steps."""
 MARGIN = 0.8
+FIGURES = {"images": "eager", "throughputs": "programs"}
+"""Rows of docs/figures/steps.json that are not named as their set is."""
 
 
 def kernels_of(recording: Recording) -> bands.Kernels:
@@ -132,10 +135,13 @@ def step_bands(found: calibrate_images.Found) -> None:
     write("bands", BANDS_HEAD, [*tables_of({"band": stored("bands")["band"]}), ("step", row)])
     forget()
     print(f"step: {factor:.2f} times its kernels' mean band, over the root of the number of classes")
+    inside = {}
     for name, (some, ratios) in sets.items():
-        show(name, some, ratios)
+        inside[name] = show(name, some, ratios)
         rest = held_by([one for other, one in needed.items() if other != name])
         print(f"{'':14} the set left out: {rest:.2f}, {np.mean(needed[name] <= rest):.0%} inside")
+    figures.record("steps", {FIGURES.get(name, name): {"number": len(sets[name][0]), "inside": round(100 * part)}
+                             for name, part in inside.items()})  # fmt: skip
 
 
 def factors_needed(some: list[Recording], ratios: Array) -> Array:
@@ -155,8 +161,8 @@ def held_by(needed: list[Array]) -> float:
     return rounded(every[order][np.searchsorted(np.cumsum(weights[order]), MARGIN)])
 
 
-def show(name: str, some: list[Recording], ratios: Array) -> None:
-    """The line of a set of steps: errors, and how many lay inside their band."""
+def show(name: str, some: list[Recording], ratios: Array) -> float:
+    """The line of a set of steps: errors, and how many lay inside their band, which is returned."""
     widths = np.array([band_of(one) for one in some])
     errors = np.abs(1.0 / ratios - 1.0)
     inside = float(np.mean(np.abs(ratios - 1.0) <= widths))
@@ -164,6 +170,7 @@ def show(name: str, some: list[Recording], ratios: Array) -> None:
         f"{name:14} {len(some):4} steps, median error {np.median(errors):.1%}, p90 {np.quantile(errors, 0.9):.1%}, "
         f"median band {np.median(widths):.0%}, {inside:.0%} inside"
     )
+    return inside
 
 
 def calibrate(found: calibrate_images.Found) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from tools.calibration import calibrate_cache, calibrate_streams
 from tools.corpus import recordings
 from tools.corpus.tables import FOLDER
+from tools.docs import figures
 from tools.fitting import DATA, Residuals, Tables, band_row, forget, rounded, tables_of, update_bands
 from tools.fitting import write as write_tables
 from windtunnel import gpus
@@ -43,6 +44,8 @@ SOURCE = {
     "own GPU": "each kernel left out of its own correction",
     "own generation": "fitted: the exam's errors on an H100 PCIe beside those on an H100 SXM",
 }
+FIGURES = {"elementwise": "memory"}
+"""Rows of docs/figures/neighbours.json that are not named as their family is."""
 FURTHER = 1.05
 """How many times as wide a band is on another GPU of the generation: half of KernelBench's programs are within 4.4 % on
 an H100 PCIe, which no table is of, and within 4.2 % on an H100 SXM; nine tenths within 17 and 19 %."""
@@ -181,9 +184,10 @@ def tables() -> list[Table]:
     return [read(path) for path in sorted(FOLDER.glob("kernels_*.json.gz"))]
 
 
-def show(timings: list[KernelTiming]) -> list[LeftOut]:
-    """Errors by family without corrections and with those of other kernels."""
+def show(timings: list[KernelTiming], record: bool = False) -> list[LeftOut]:
+    """Errors by family without corrections and with those of other kernels, which become figures where asked."""
     every = left_out(timings)
+    rows = {}
     print("family          kernels   without: median   p90    with, left out: median   p90   bias")
     for family in sorted({one.family for one in timings}):
         some = [one for one in every if one.timing.family == family]
@@ -194,7 +198,18 @@ def show(timings: list[KernelTiming]) -> list[LeftOut]:
             f"{family:14} {len(some):8} {median(before):17.1%} {np.quantile(before, 0.9):6.1%} "
             f"{median(errors):23.1%} {np.quantile(errors, 0.9):6.1%} {median(after):+6.1%}"
         )
+        rows[FIGURES.get(family, family.replace(" ", "-"))] = {
+            "number": len(some), "before": percent(median(before)), "before-p90": round(100 * np.quantile(before, 0.9)),
+            "median": percent(median(errors)), "p90": round(100 * np.quantile(errors, 0.9)),
+            "bias": percent(median(after)),
+        }  # fmt: skip
+    if record:
+        figures.record("neighbours", rows)
     return every
+
+
+def percent(share: float) -> float:
+    return round(100.0 * share, 1)
 
 
 def band_rows(every: list[LeftOut]) -> Tables:
@@ -245,7 +260,7 @@ def calibrate() -> None:
     found = [(gpu, source, [one for one in some if not one.is_plain]) for gpu, source, some in measured]
     for generation in {gpu.generation for gpu, _, _ in found}:
         write(generation, [table for table in found if table[0].generation == generation])
-    rows = band_rows(show([one for _, _, timings in found for one in timings]))
+    rows = band_rows(show([one for _, _, timings in found for one in timings], record=True))
     rows += plain_bands([one for _, _, timings in measured for one in timings if one.is_plain])
     update_bands(tuple({row["family"] for _, row in rows}), rows)
 

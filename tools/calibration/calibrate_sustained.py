@@ -160,7 +160,8 @@ def calibrate() -> None:
         band, n = (widths["model"], int(np.sum(mine))) if card else (widths["GPU"], 0)
         source = told if card else "assumed: the mean of A100 and H100; the band is that of the GPU left out"
         constants = {"share": round(share, 4), "begins": BEGINS, "full": FULL, "part": round(part, 3)}
-        row = {"generations": of, **constants, "attention": round(factor - 1.0, 3), "band": band, "n": n}
+        row = {"generations": of, **({"gpu": card} if card else {}), **constants}
+        row |= {"attention": round(factor - 1.0, 3), "band": band, "n": n}
         tables.append(("limit", {**row, "source": source}))
     write("sustained", HEADS, tables)
     forget()

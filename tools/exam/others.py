@@ -29,8 +29,10 @@ from windtunnel.reports.parts.time import with_hosts
 from windtunnel.trace.operation import Kind
 from windtunnel.trace.trace import END, KIND, START
 
-HOST, PEAK, PEAK_BAND = "reference", "MiB", 0.02
-"""The host, the unit of peaks of memory, and within what a peak is said to be known."""
+PEAK, PEAK_BAND = "MiB", 0.02
+"""The unit of peaks of memory, and within what one is said to be known."""
+SERVERS = ("xlite-dev/LeetCUDA",)
+"""Sources whose machines issue calls as a server of one's own does; others are taken for rented ones."""
 WARM_UP, CALLS = 10, 30
 CLEARED_BYTES = 1 << 28
 Tensor = torch.Tensor
@@ -54,6 +56,11 @@ class PrintedTime(NamedTuple):
     def name(self) -> str:
         """The row in words."""
         return f"{self.program} {' x '.join(map(str, self.sizes))} {str(self.dtype).removeprefix('torch.')}"
+
+    @property
+    def host(self) -> str:
+        """What issued its calls."""
+        return "reference" if self.source in SERVERS else hosts.DEFAULT
 
     @property
     def us(self) -> float:
@@ -203,7 +210,7 @@ def call_of(row: PrintedTime, drops: bool = True) -> Call:
 
 def outcome(row: PrintedTime) -> Outcome:
     """What the clock says of a row."""
-    with windtunnel.emulate(row.gpu, no_data=True, host=HOST, cuda_version=row.cuda) as session, torch.no_grad():
+    with windtunnel.emulate(row.gpu, no_data=True, host=row.host, cuda_version=row.cuda) as session, torch.no_grad():
         torch.backends.cuda.matmul.allow_tf32 = False
         call = call_of(row)
         spent_ms, busy_ns, begun, out = 0.0, 0, 0, None
@@ -227,13 +234,13 @@ def outcome(row: PrintedTime) -> Outcome:
         session.write_band()
         band = session.trace.facts["band"]
     share = max(0.0, 1.0 - busy_ns / 1e6 / spent_ms)
-    within = None if band is None else with_hosts(band, share, hosts.find(HOST).band)
+    within = None if band is None else with_hosts(band, share, hosts.find(row.host).band)
     return Outcome(row.name, row.gpu, 1e3 * spent_ms / CALLS, row.us, band, within=within)
 
 
 def peak(row: PrintedTime) -> Outcome:
     """What memory a row's call takes at its peak, in MiB."""
-    with windtunnel.emulate(row.gpu, no_data=True, host=HOST, cuda_version=row.cuda), torch.no_grad():
+    with windtunnel.emulate(row.gpu, no_data=True, host=row.host, cuda_version=row.cuda), torch.no_grad():
         call = call_of(row, drops=False)
         for _ in range(3):
             torch.cuda.reset_peak_memory_stats()
@@ -258,6 +265,13 @@ def kind_of(row: PrintedTime) -> str:
 def judged(row: PrintedTime) -> Outcome:
     """The outcome of a row, time or peak."""
     return peak(row) if row.unit == PEAK else outcome(row)
+
+
+def shown(one: Outcome) -> str:
+    """Between which factors of the predicted time the published one is said to lie."""
+    if one.within is None:
+        return "+-" + ("?" if one.band is None else f"{one.band:.0%}")
+    return f"{one.within[0]:.2f} to {one.within[1]:.2f}"
 
 
 def write_figures(found: Sequence[tuple[PrintedTime, Outcome]]) -> None:
@@ -287,7 +301,7 @@ def main() -> None:
         for row, one in found:
             unit = PEAK if row.unit == PEAK else "us"
             print(f"{one.group:16} {one.model:40} {one.predicted:9.1f} of {one.published:9.1f} {unit} "
-                  f"{one.ratio - 1.0:+7.1%}")  # fmt: skip
+                  f"{one.ratio - 1.0:+7.1%}, {'in' if one.inside else 'out'}side {shown(one)}")  # fmt: skip
     summarize(one for row, one in found if row.unit != PEAK)
     print()
     summarize(one._replace(group=kind_of(row)) for row, one in found)
