@@ -64,12 +64,15 @@ def test_time_grows_with_the_work(name):
     assert columns == sorted(columns)
 
 
-def test_long_sorts_pass_over_values_and_places_for_each_byte_of_a_value():
+def test_a_long_sort_takes_as_long_in_16_bits():
+    """An H200's of 16,777,216 numbers: 823 us in 32 bits, 938 in 16, which CUB sorts by another way."""
+
     def sort(dtype):
         return us(A100, "aten::sort", ((1, 1 << 26),), ((1, 1 << 26),) * 2, (dtype, dtype, "int64"))
 
     assert sort("float32") > 5 * scan(A100, "nonzero", 1, 1 << 26)
-    assert 1.8 < sort("float32") / sort("float16") < 2.6
+    assert sort("float32") == pytest.approx(sort("float16"), rel=0.2)
+    assert 1.8 < sort("float64") / sort("float32") < 2.6
 
 
 def test_random_numbers_cost_the_same_in_every_type():

@@ -8,14 +8,15 @@ from windtunnel import gpus
 from windtunnel.cost import CostModel
 from windtunnel.trace.operation import Signature
 
-H100, H200, A100, RTX3090, T4 = (
-    CostModel(gpus.find(name), (12, 8)) for name in ("H100", "H200", "A100-SXM4-80GB", "RTX3090", "T4")
+H100, H200, A100, RTX3090, T4, B200, L20 = (
+    CostModel(gpus.find(name), (12, 8)) for name in ("H100", "H200", "A100-SXM4-80GB", "RTX3090", "T4", "B200", "L20")
 )
 
 
 def us(cost: CostModel, name: str, *shape: int, dtype: str = "float32") -> float:
-    """A sort or `topk` along the last dimension, as its family has it."""
-    signature = Signature(f"aten::{name}", (shape, shape, shape), (dtype, dtype, "int64"), 1)
+    """A sort along the last dimension, or the eight largest elements of it, as the family has it."""
+    found = (*shape[:-1], 8) if name == "topk" else shape
+    signature = Signature(f"aten::{name}", (shape, found, found), (dtype, dtype, "int64"), 1)
     return cost.priced(signature).duration_ns / 1000
 
 
@@ -47,6 +48,12 @@ def test_a_sort_takes_most_of_sparsemax_on_an_rtx_3090(length: int) -> None:
     """423, 778, 1,494, 5,360, 10,884 and 22,199 us for all of it (github.com/linkedin/Liger-Kernel)."""
     printed = {1024: 422.9, 2048: 778.2, 4096: 1494.0, 8192: 5359.6, 16384: 10884.0, 32768: 22199.0}[length]
     assert 0.4 * printed < us(RTX3090, "sort", 2048, length) < 0.8 * printed
+
+
+@pytest.mark.parametrize(("length", "printed"), [(1024, 41.7), (1025, 45.9), (8192, 101.0), (131072, 1128.3)])
+def test_the_largest_elements_are_found_as_fast_as_on_an_l20(length: int, printed: float) -> None:
+    """Four of each of 256 rows (intel/torch-xpu-ops#3369)."""
+    assert us(L20, "topk", 256, length) == pytest.approx(printed, rel=0.3)
 
 
 def test_rows_that_run_at_once_take_as_long() -> None:
@@ -87,6 +94,26 @@ def interpolated(cost: CostModel, name: str, small: int, dtype: str, layout: str
 def test_measured_interpolations_are_met(name: str, dtype: str, layout: str, few: float, many: float) -> None:
     assert interpolated(H200, name, 56, dtype, layout, 64, 256) == pytest.approx(few, rel=0.15)
     assert interpolated(H200, name, 112, dtype, layout, 256, 64) == pytest.approx(many, rel=0.15)
+
+
+@pytest.mark.parametrize(("side", "printed"), [(28, 33), (38, 48), (56, 81), (74, 121)])
+def test_small_bicubic_results_are_spread_over_the_gpu_since_pytorch_2_12(side: int, printed: float) -> None:
+    """A B200's, of 1,152 planes of 64 x 64: 1,146 to 1,425 us before (pytorch/pytorch#174578)."""
+    shapes = ((1, 1152, 64, 64), (1, 1152, side, side))
+    alone = Signature("aten::upsample_bicubic2d", shapes, ("float32",) * 2, 1)
+    now, before = (B200.kernel(one).duration_ns / 1000 for one in (alone._replace(detail=(("together", 1),)), alone))
+    assert now == pytest.approx(printed, rel=0.5)  # which has a fill and two events beside it
+    assert 1000 < 1.6 * before < 1800
+
+
+@pytest.mark.parametrize(
+    ("given", "made", "printed"), [(16, 6, 38), (32, 6, 98), (48, 6, 179), (32, 14, 69), (32, 16, 55), (48, 16, 100)]
+)
+def test_antialiased_results_take_their_windows(given: int, made: int, printed: float) -> None:
+    """An A100's, 768 planes in 16 bits, with a launch of its own (pytorch/pytorch#127082)."""
+    shapes = ((1, 768, given, given), (1, 768, made, made))
+    signature = Signature("aten::_upsample_bicubic2d_aa", shapes, ("bfloat16",) * 2, 1)
+    assert A100.priced(signature).duration_ns / 1000 + 12 == pytest.approx(printed, rel=0.3)
 
 
 def test_an_interpolation_waits_for_its_planes_whatever_the_gpu() -> None:

@@ -54,7 +54,7 @@ def limit_of(generation: str) -> Limit | None:
 
 def flops_per_joule(gpu: Gpu) -> float:
     """What the listed peak in 16 bits asks of each watt of the limit, in operations."""
-    return gpu.peak_flops["bf16"] / gpu.power_limit_w
+    return gpu.peak_flops.get("bf16", gpu.peak_flops["fp32"]) / gpu.power_limit_w
 
 
 class Sustained:

@@ -117,6 +117,8 @@ class Card:
     of images come last, for which it has another kernel."""
     attributes: bool = False
     """Its time depends on more than the shapes of its tensors."""
+    together: str = ""
+    """From this version of PyTorch on its blocks share the planes of small images among them."""
     passes: int = 0
     """Of a recurrent operator: how many products each matrix takes part in for a step."""
     query: int | None = None

@@ -74,6 +74,8 @@ def price(problem: Problem) -> Price:
     rows = sorts.rows_of(problem)
     if name in _SORTS:
         size = max(size, sorts.moved_bytes(problem, *rows))
+    if name == "topk":
+        size += sorts.selected_bytes(problem, *rows)
     time_ns = moved_ns(gpu, size, streams.bandwidth(gpu) * streams.class_share("scan", False), known=problem.reused)
     dim = int(dict(signature.detail).get("dim", -1))
     if name in _SORTS:

@@ -11,13 +11,14 @@
 
 The constants were set by an H100's and an H200's kernels (`make hardware`), which they meet within a factor of two at
 worst and a quarter for rows that a block sorts. Off those cards they were held to sorts of 1,024 to 32,768 columns of
-an RTX 3090 (github.com/linkedin/Liger-Kernel, sparsemax).
+an RTX 3090 (github.com/linkedin/Liger-Kernel, sparsemax) and to `topk` on an L20 (intel/torch-xpu-ops#3369).
 """
 
 from __future__ import annotations
 
 from math import ceil, prod
 
+from windtunnel.cost.cache import missed
 from windtunnel.cost.families.problem import Problem
 
 IN_A_WARP, IN_A_BLOCK = 32, 4096
@@ -45,6 +46,8 @@ ORDER_US, SHARED_US = 20.0, 50.0
 multiprocessors, or that have long ones."""
 SHARED_FROM = 5000
 """The shortest row that several blocks share where there are fewer than 200 (`should_use_multiblock`)."""
+SELECT_READS = 6
+"""How often such rows are read again, four digits and the results, as far as L2 does not hold them (`mbtopk`)."""
 BAND = 0.4
 """Assumed, off the cards whose kernels were measured."""
 
@@ -68,6 +71,12 @@ def moved_bytes(problem: Problem, rows: int, length: int) -> float:
     if rows >= SEGMENTS and length < LARGE:
         return float(rows * length * passes(8 * item, SEGMENT_BITS) * (3 * item + 2 * INDEX_BYTES))
     return float(rows * length * (item + item * 2 * (item + INDEX_BYTES)))
+
+
+def selected_bytes(problem: Problem, rows: int, length: int) -> float:
+    """What `topk` reads again from memory."""
+    size = float(problem.item_bytes * rows * length)
+    return SELECT_READS * size * missed(problem.gpu, size) if length >= SHARED_FROM else 0.0
 
 
 def passes(bits: int, of: int) -> int:

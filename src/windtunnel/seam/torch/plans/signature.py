@@ -66,6 +66,7 @@ def signature(call: Call, tf32: bool) -> Signature:
         detail.append(("cudnn", 1))
     if known.tf32 == CUDNN and BENCHMARK():
         detail.append(("benchmark", 1))
+    detail += [("together", 1)] * (known.together != "" and is_since(known.together))
     lies = disorder(args, call.out) if known.layout == "order" else ORDERLY
     read -= lies.repeated
     if lies.scattered or lies.strided:
@@ -89,6 +90,11 @@ def signature(call: Call, tf32: bool) -> Signature:
         written,
         tuple(detail),
     )
+
+
+def is_since(version: str) -> bool:
+    """Whether this PyTorch is of that version or newer."""
+    return tuple(map(int, version.split("."))) <= VERSION
 
 
 def _plain(value: object) -> str | int:
