@@ -22,11 +22,12 @@ from math import dist, exp, inf, log, log2, prod
 from typing import NamedTuple
 
 from windtunnel import gpus
-from windtunnel.cost import flops
+from windtunnel.cost import flops, sustained
 from windtunnel.cost.bands import band
 from windtunnel.cost.families import attention, by_class, iterated, streams
 from windtunnel.cost.families.problem import Price, Problem
 from windtunnel.cost.files import DATA
+from windtunnel.cost.power import unsure
 from windtunnel.cost.recurrent import recurrence
 from windtunnel.operators.card import card
 
@@ -60,6 +61,8 @@ LENDER, NOT_MEMORY = "H100-SXM5-80GB", 1.3
 LENT = ("pool", "reduction", "copy", "index", "elementwise", "activation")
 """Classes that lend; norms and softmax were timed on other cards, and batch norms are part of the steps of models that
 shares were fitted on."""
+LENT_FROM_NS = 20_000.0
+"""Shorter ones are what their start and their waits take, which is not a matter of multiprocessors."""
 LENT_BAND = 0.4
 """Assumed: what is lent was measured on no card that borrows it."""
 
@@ -124,8 +127,10 @@ def corrected(priced: Price, problem: Problem, class_name: str) -> Price:
     known_part = min(1.0, (REACH / max(REACH, away)) ** 2)
     whole = correction(found.sizes, near)
     width = widened(away) * band(f"neighbours {class_name}", distance)
-    unsure = exp(abs(whole) * (1.0 - known_part)) - 1.0
-    return Price(priced.duration_ns * exp(whole * known_part), priced.floor_ns, min(1.0, width + unsure))
+    if class_name in sustained.CLASSES:
+        width = max(width, min(unsure(problem.gpu, gpus.find(one)) for one in known.gpus))
+    left = exp(abs(whole) * (1.0 - known_part)) - 1.0
+    return Price(priced.duration_ns * exp(whole * known_part), priced.floor_ns, min(1.0, width + left))
 
 
 def lent(priced: Price, problem: Problem, class_name: str) -> Price:
@@ -141,7 +146,10 @@ def lent(priced: Price, problem: Problem, class_name: str) -> Price:
     whole = correction(found.sizes, near)
     if theirs is None or whole < log(NOT_MEMORY):
         return priced
-    taken_ns = theirs.duration_ns * exp(whole) * problem.gpu.spread_ns(1.0) / lender.spread_ns(1.0)
+    taken_ns = theirs.duration_ns * exp(whole)
+    if taken_ns < LENT_FROM_NS:
+        return priced
+    taken_ns *= problem.gpu.spread_ns(1.0) / lender.spread_ns(1.0)
     return priced._replace(duration_ns=max(priced.duration_ns, taken_ns), band=max(priced.band, LENT_BAND))
 
 

@@ -34,3 +34,14 @@ def sustained_share(gpu: Gpu) -> float:
         return gpu.sustained_share
     watts = 1e12 * gpu.power_limit_w / gpu.peak_flops["fp32"]
     return float(full.share * min(1.0, watts / full.watts) ** EXPONENT)
+
+
+def unsure(gpu: Gpu, measured: Gpu) -> float:
+    """By what part products may be faster than said, or slower, on a card with fewer watts for its peak in 16 bits."""
+    dense = flops_per_joule(gpu) / flops_per_joule(measured)
+    return float(1.0 - min(1.0, dense**-EXPONENT))
+
+
+def flops_per_joule(gpu: Gpu) -> float:
+    """What the listed peak in 16 bits asks of each watt of the limit, in operations."""
+    return gpu.peak_flops.get("bf16", gpu.peak_flops["fp32"]) / gpu.power_limit_w

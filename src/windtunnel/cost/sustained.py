@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from windtunnel import gpus
 from windtunnel.cost.files import read
+from windtunnel.cost.power import flops_per_joule
 from windtunnel.gpus import Gpu
 
 WINDOW_NS = 1e8
@@ -50,11 +51,6 @@ def limit_of(generation: str) -> Limit | None:
             dense = flops_per_joule(gpus.find(row["gpu"])) if "gpu" in row else 0.0
             return Limit(**{name: float(row[name]) for name in Limit._fields[:-1]}, flops_per_joule=dense)
     return None
-
-
-def flops_per_joule(gpu: Gpu) -> float:
-    """What the listed peak in 16 bits asks of each watt of the limit, in operations."""
-    return gpu.peak_flops.get("bf16", gpu.peak_flops["fp32"]) / gpu.power_limit_w
 
 
 class Sustained:

@@ -34,7 +34,7 @@ from windtunnel.cost import flops
 from windtunnel.cost.bands import band
 from windtunnel.cost.families.problem import Price, Problem
 from windtunnel.cost.files import floor_scale, read
-from windtunnel.cost.power import sustained_share
+from windtunnel.cost.power import sustained_share, unsure
 from windtunnel.gpus import Gpu
 
 CLASSES = ("matmul", "bmm")
@@ -411,8 +411,7 @@ def price(problem: Problem) -> Price | None:
     floor_us, length = length_us(product, problem, row, problem.aligned_share)
     distance = "own GPU" if exact and problem.gpu.key == row.gpu else "own generation" if exact else "borrowed"
     family = "products fp32" if problem.precision == "fp32" else "products"
-    return Price(
-        1000.0 * (floor_us + length),
-        1000.0 * floor_us,
-        band(family, distance, row.gpu, floor_us + length),
-    )
+    width = band(family, distance, row.gpu, floor_us + length)
+    if family == "products":
+        width = max(width, unsure(problem.gpu, gpus.find(row.gpu)))
+    return Price(1000.0 * (floor_us + length), 1000.0 * floor_us, width)
