@@ -37,7 +37,7 @@ def sustained_share(gpu: Gpu) -> float:
 
 
 def unsure(gpu: Gpu, measured: Gpu) -> float:
-    """By what part products may be faster than said, or slower, on a card with fewer watts for its peak in 16 bits."""
+    """By what part products may be off on a card with fewer watts for its peak in 16 bits than the measured one has."""
     dense = flops_per_joule(gpu) / flops_per_joule(measured)
     return float(1.0 - min(1.0, dense**-EXPONENT))
 

@@ -72,23 +72,20 @@ def price(problem: Problem) -> Price:
     of = problem.inputs[0] if problem.inputs else ()
     size = float(flops.bytes_moved(signature))
     rows = sorts.rows_of(problem)
+    least_ns = 0.0
     if name in _SORTS:
-        size = max(size, sorts.moved_bytes(problem, *rows))
+        size, least_ns = max(size, sorts.moved_bytes(problem, *rows)), sorts.sort_ns(problem, *rows)
     if name == "topk":
-        size += sorts.selected_bytes(problem, *rows)
-    time_ns = moved_ns(gpu, size, streams.bandwidth(gpu) * streams.class_share("scan", False), known=problem.reused)
+        size, least_ns = size + sorts.selected_bytes(problem, *rows), sorts.topk_ns(problem, *rows)
+    rate = streams.bandwidth(gpu) * streams.class_share("scan", False)
+    time_ns = max(least_ns, moved_ns(gpu, size, rate, known=problem.reused))
     dim = int(dict(signature.detail).get("dim", -1))
-    if name in _SORTS:
-        time_ns = max(time_ns, sorts.sort_ns(problem, *rows))
-    if name == "topk":
-        time_ns = max(time_ns, sorts.topk_ns(problem, *rows))
     if operator.name == "scan" and of and prod(of) > of[dim]:
         last = dim in (-1, len(of) - 1)
         longest = rows_ns(problem, prod(of[:-1]), of[-1]) if last else column_ns(of[dim:], problem.item_bytes)
         time_ns = max(time_ns, longest)
     floor_ns = shortest_ns(operator, gpu.generation)
-    sorted_here = name in _SORTS or name == "topk"
-    width = max(band("scans", "borrowed"), sorts.BAND if sorted_here else 0.0)
+    width = max(band("scans", "borrowed"), sorts.BAND if name in (*_SORTS, "topk") else 0.0)
     return Price(floor_ns + time_ns, floor_ns, width)
 
 

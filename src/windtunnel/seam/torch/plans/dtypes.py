@@ -30,12 +30,17 @@ SETS["float8"] = frozenset(
 """The words of cards."""
 
 
+def is_since(version: str) -> bool:
+    """Whether this PyTorch is of a card's version or newer."""
+    return tuple(map(int, version.split("."))) <= VERSION
+
+
 def _taken(words: str) -> frozenset[torch.dtype]:
     """The dtypes in the words of a card: "complex>=2.10" are taken from that PyTorch on."""
     found: set[torch.dtype] = set()
     for word in words.split():
         name, _, since = word.partition(">=")
-        if not since or tuple(map(int, since.split("."))) <= VERSION:
+        if not since or is_since(since):
             found |= SETS[name]
     return frozenset(found)
 

@@ -14,6 +14,7 @@ from windtunnel.operators.card import CUDNN
 from windtunnel.operators.described import amount
 from windtunnel.seam.torch.plans.arguments import tensors_in
 from windtunnel.seam.torch.plans.call import Call
+from windtunnel.seam.torch.plans.dtypes import is_since
 from windtunnel.seam.torch.plans.layout import BENCHMARK, FOUR, ORDERLY, bytes_of, channels_last, disorder
 from windtunnel.seam.torch.tags import (
     VERSION,
@@ -90,11 +91,6 @@ def signature(call: Call, tf32: bool) -> Signature:
         written,
         tuple(detail),
     )
-
-
-def is_since(version: str) -> bool:
-    """Whether this PyTorch is of that version or newer."""
-    return tuple(map(int, version.split("."))) <= VERSION
 
 
 def _plain(value: object) -> str | int:
