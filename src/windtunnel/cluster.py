@@ -130,7 +130,9 @@ def _after(
     fold: Fold, uses: Uses, ended: launch.Ended, result: launch.Result, found: Sequence[Note]
 ) -> tuple[Fold, str]:
     """What to play after an attempt that came to its end; the same fold where nothing is open."""
-    if fold.is_whole or ended.interrupted or not result.traces:  # it failed before it used a GPU
+    if fold.is_whole or ended.interrupted:
+        return fold, ""
+    if ended.code and all(trace.is_idle for trace in result.traces):  # it failed before it used a GPU
         return fold, ""
     if ended.code and fold.world <= MOST_WHOLE and result.outcome != DOES_NOT_FIT and ended.code <= 128:
         return fold.whole(), f"a played rank ended with {ended.code}"

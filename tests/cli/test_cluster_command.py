@@ -251,6 +251,7 @@ EACH = "for i, expert in enumerate(self.experts):"
 HIT = "for i in torch.bincount(chosen, minlength=8).nonzero():"
 SKIPS = "if not tokens.numel(): continue"
 EVERY_EXPERT = "for expert in net.experts: fully_shard(expert)"
+ZEROS_TOO = "net.set_reduce_scatter_unused_params(True)"
 
 
 @pytest.mark.long
@@ -259,6 +260,8 @@ EVERY_EXPERT = "for expert in net.experts: fully_shard(expert)"
     [
         (EACH, SKIPS, "fully_shard(net)", True),
         (EACH, SKIPS, f"{EVERY_EXPERT}\nfully_shard(net)", True),
+        (EACH, SKIPS, f"fully_shard(net)\n{ZEROS_TOO}", False),
+        (EACH, SKIPS, f"{EVERY_EXPERT}\nfully_shard(net)\n{ZEROS_TOO}", True),  # who skips an expert gathers none
         (HIT, "expert = self.experts[i]", "fully_shard(net)", True),
         (EACH, "", "fully_shard(net)", False),
         (EACH, SKIPS, "net = nn.parallel.DistributedDataParallel(net)", True),

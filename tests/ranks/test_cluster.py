@@ -224,8 +224,9 @@ def test_a_library_is_read_where_ranks_differ(tmp_path):
     assert was.fold.alone == frozenset({0})
 
 
-def test_a_failure_before_a_gpu_was_used_is_every_ranks(tmp_path):
-    was, attempts = played(tmp_path, lambda fold, rank: None, codes=[1])
+@pytest.mark.parametrize("leave", [lambda fold, rank: None, lambda fold, rank: trace(rank)])
+def test_a_failure_before_a_gpu_was_used_is_every_ranks(tmp_path, leave):
+    was, attempts = played(tmp_path, leave, codes=[1])
     assert attempts == [[0, 7]]
     assert was.ended.code == 1
 

@@ -138,6 +138,12 @@ def modules(state: State) -> dict[str, Callable[[ModuleType], list[Patch]]]:
     return {FLAT: functools.partial(_flat, replicas), SHARDED: functools.partial(_sharded, replicas)}
 
 
+class Sharded(Protocol):
+    """What is asked of FSDP2's group of parameters."""
+
+    modules: tuple[torch.nn.Module, ...]
+
+
 class FlatState(Protocol):
     """What is asked of the state of a FullyShardedDataParallel."""
 
@@ -168,10 +174,11 @@ def _sharded(replicas: Replicas, module: ModuleType) -> list[Patch]:
     stock: Callable[..., None] = group.__init__
 
     @functools.wraps(stock)
-    def __init__(self: object, *args: object, **kwargs: object) -> None:  # noqa: N807  it takes that name's place
+    def __init__(self: Sharded, *args: object, **kwargs: object) -> None:  # noqa: N807  it takes that name's place
         stock(self, *args, **kwargs)
         if (assumptions := replicas.state.assumptions) is not None:
-            assumptions.routed.zeros.append((weakref.ref(self), "reduce_scatter_unused_params"))
+            for module in self.modules:
+                assumptions.routed.reducers[module] = weakref.ref(self), "reduce_scatter_unused_params"
         replicas.sharded_at = replicas.sharded_at or replicas.state.site()
 
     return [Patch(group, "__init__", __init__)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import io
 import os
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING
@@ -38,13 +39,14 @@ def _opened(
 ) -> Callable[..., Opened]:
     """`open`, which leaves a note of the first file that is read and was written meanwhile."""
     found: list[str] = []
+    own = (folder, sys.prefix)  # somebody else may install packages meanwhile
 
     def open(file: str | os.PathLike[str] | int, mode: str = "r", *args: object, **named: object) -> Opened:
         opened = stock(file, mode, *args, **named)
         if mode.startswith("r") and not isinstance(file, int) and not found:
             path = os.fsdecode(file)
             with suppress(OSError):
-                if earlier[0] <= os.fstat(opened.fileno()).st_mtime < earlier[1] and not path.startswith(folder):
+                if earlier[0] <= os.fstat(opened.fileno()).st_mtime < earlier[1] and not path.startswith(own):
                     found.append(path)
                     variables.leave_note("resumed", f"{os.path.relpath(path)} at {state.groups.line}")
         return opened

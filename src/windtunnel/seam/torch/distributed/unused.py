@@ -34,7 +34,7 @@ class Unreduced:
     def forward(self, model: DistributedDataParallel) -> None:
         """A model is called: what was not finished is an error of its own, or it was no training."""
         if model not in self.numbers and (assumptions := self.state.assumptions) is not None:
-            assumptions.routed.zeros.append((weakref.ref(model), "find_unused_parameters"))
+            assumptions.routed.reducers[model] = weakref.ref(model), "find_unused_parameters"
         self.found.pop(self.numbers.setdefault(model, len(self.numbers)), None)
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
