@@ -73,6 +73,23 @@ def test_a_value_is_followed_through_names_attributes_and_functions():
     assert found(text, 4, {}) == [Decision(7, 7, "barrier"), Decision(8, 9, "broadcast")]
 
 
+@pytest.mark.parametrize(
+    ("begin", "loop", "decides", "stops"),
+    [
+        ("bad = 0", "for x in data:", "if value > best: bad += 1", "if bad > 2: break"),
+        ("stop = False", "while not stop:", "if value > best: stop = True", ""),
+        ("", "for x in epochs:", "", "if epochs.should_stop(value): epochs.current = epochs.limit"),
+        ("bad = 0", "for x in data:", "if step > 3: bad += 1", None),
+        ("", "for x in data:", "", None),
+        ("", "for x in epochs:", "if epochs.improved(value): best.epoch = epochs.current", None),
+    ],
+)
+def test_a_training_that_each_rank_stops_by_a_loss_of_its_own(begin, loop, decides, stops):
+    lines = [begin, loop, "    loss = net(x)", "    loss.backward()", "    value = loss.item()"]
+    text = "\n".join([*lines, *(f"    {line}" for line in (decides, stops or ""))])
+    assert bool(found(text, 5, {4: "all_reduce"})) == (stops is not None)
+
+
 def test_a_name_of_another_function_is_another_value():
     text = """
     def one():

@@ -19,7 +19,8 @@ SENTENCES = {
     "absent": "assumed: what ranks that nobody plays bring to {name} = {value}",
     "alike": "assumed: the tensors that `torch.equal` or `allclose` compares are alike",
     "bins": "assumed: no value that `torch.bincount` counts reaches its `minlength` = {value}",
-    "save": "not written: {value}, a checkpoint of tensors without values",
+    "save": "saved without values: {value}",
+    "load": "assumed: the values of tensors on {value} that are loaded from such a checkpoint",
     "sought": "assumed: `torch.isin` finds none of the elements that it looks for",
     "copy": "assumed: the {value} bytes that host code copies from a tensor = 0",
     "kernel": "assumed: the values that the CUDA kernel {name} asks for at {place} = 0",
@@ -77,5 +78,5 @@ class AssumedValue(NoteCheck):
         if line.word("what") == "counted":
             return "run with data again where the values, and so the work, have changed"
         if line.word("what") == "save":
-            return "run with data to write it: what was there has not been touched"
+            return "run with data to keep it: what was there has not been touched"
         return "give another value with `--assume`, or run with data, should the program go another way with it"

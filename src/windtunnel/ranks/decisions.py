@@ -116,6 +116,9 @@ class _ValueInSource:
                     | ast.NamedExpr(value=value, target=target)
                 ) if self.depends(value):
                     self._bind([target], shared)
+                case ast.If(test=test) | ast.While(test=test) if self.depends(test):  # what it sets depends on it too
+                    set_there = [part for own in (*node.body, *node.orelse) for part in ast.walk(own) if _is_set(part)]
+                    self._bind([part for part in set_there if isinstance(part, ast.expr)], shared)
                 case ast.Return(value=ast.expr() as value) if self.depends(value) and isinstance(self.scope, Function):
                     if self._scope_of(node) is self.scope:
                         self.kept.add(self.scope.name)
@@ -156,6 +159,8 @@ class _ValueInSource:
                 found += self._after(node, loop)
             elif isinstance(leaving, ast.Break) and loop is not None:
                 found.append(loop)
+            elif isinstance(loop, ast.For) and _is_set(leaving) and _names(leaving) & _names(loop.iter):
+                found.append(loop)  # what the loop iterates over is told to stop
             elif isinstance(leaving, ast.Return):
                 found += [loop] if loop is not None else self._after(node, function)
         return found
@@ -209,6 +214,10 @@ def _selects(loop: ast.For) -> bool:
     called = [node.func for node in ast.walk(loop) if isinstance(node, ast.Call)]
     by_index = any(_names(func.slice) & chosen for func in called if isinstance(func, ast.Subscript))
     return by_index or any(func.id in chosen for func in called if isinstance(func, ast.Name))
+
+
+def _is_set(node: Part) -> bool:
+    return isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store)
 
 
 def _called(node: ast.Call) -> str:

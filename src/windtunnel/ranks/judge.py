@@ -64,7 +64,7 @@ def difference(calls: Mapping[int, Call], ranks: Sequence[int]) -> str:
     """How the matched calls of a group's `ranks` differ; "" if they agree as far as they are known."""
     operations = {rank: calls[rank].operation for rank in ranks if rank in calls}
     for what in ("name", "dtypes", "root", "reduction", "elements"):
-        if len({_comparable(operation, what) for operation in operations.values()}) > 1:
+        if len({_comparable(operation, what) for operation in operations.values()} - {""}) > 1:  # C++ names none
             return WORDS[what]
     known = [(number, rank) for number, rank in enumerate(ranks) if rank in operations]
     for number, rank in known:

@@ -162,6 +162,9 @@ NEEDED = {
     "streams of backward operators": """
         torch._C._autograd._get_sequence_nr torch.autograd.graph._engine_run_backward
     """,
+    "checkpoints without data": """
+        torch.serialization._get_restore_location
+    """,
     "DataParallel": """
         torch._utils._flatten_dense_tensors torch._utils._reorder_tensors_as torch._utils._take_tensors
         torch._utils._unflatten_dense_tensors torch.nn.parallel._functions._streams

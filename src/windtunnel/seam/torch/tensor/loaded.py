@@ -12,6 +12,7 @@ import torch
 
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.state.state import State
+from windtunnel.seam.torch.tensor import placeholders
 
 
 def patches(state: State) -> list[Patch]:
@@ -20,7 +21,8 @@ def patches(state: State) -> list[Patch]:
 
     @functools.wraps(stock)
     def load(*args: object, **kwargs: object) -> object:
-        with state.memory.loaded.loading(state.site()):
+        where = args[1] if len(args) > 1 else kwargs.get("map_location")
+        with state.memory.loaded.loading(state.site()), placeholders.loading(state, where):
             return stock(*args, **kwargs)
 
     return [Patch(torch, "load", load)]

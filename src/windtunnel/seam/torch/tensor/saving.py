@@ -1,8 +1,8 @@
-"""Checkpoints in a rehearsal without data: there is nothing to write, and a file that is there stays as it is.
+"""Checkpoints in a rehearsal without data: there are no values to write, and a file that is there stays as it is.
 
-`torch.save` and safetensors to a path are left out and noted, and so is a checkpoint of the Trainer. The ranks plan a
-distributed checkpoint, and write none of it. What would go on with the bytes it wrote (a buffer) is refused before
-anything is opened.
+`torch.save` writes placeholders, which are noted. safetensors to a path and a checkpoint of the Trainer are left out.
+The ranks plan a distributed checkpoint, and write none of it. A storage that is saved alone, as by pickle, and bytes of
+safetensors are refused.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from windtunnel.seam.torch.dispatch.moves import transfer
 from windtunnel.seam.torch.rehearsal.untouched import LARGE
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import Tag, is_physically_meta, tag_of
+from windtunnel.seam.torch.tensor import placeholders
+from windtunnel.seam.torch.tensor.placeholders import Placeholders, Target
 
 Tensor = torch.Tensor
 physical_device: Callable[[object], torch.device] = torch._C.StorageBase.device.__get__  # type: ignore[attr-defined]
@@ -48,21 +50,23 @@ def patches(state: State) -> list[Patch]:
     if not state.no_data:
         return []
 
-    def save(obj: object, f: object, *args: object, **kwargs: object) -> None:
-        to_file = isinstance(f, (str, os.PathLike))
-        if not lacks_values(obj, to_file=to_file):
+    def save(obj: object, f: Target, *args: object, **kwargs: object) -> None:
+        alone = isinstance(obj, (torch.TypedStorage, torch.UntypedStorage))  # pickle does so in memory
+        if not lacks_values(obj, to_file=not alone):
             stock(obj, f, *args, **kwargs)
-        elif isinstance(f, (str, os.PathLike)):
-            _left_out(state, f)
-        else:
+        elif alone:
             raise UnsupportedError(REFUSED.format(name="torch.save"))
+        else:
+            _left_out(state, f if isinstance(f, (str, os.PathLike)) else str(getattr(f, "name", "a buffer")))
+            files.save(stock, obj, f)
 
     stock: Callable[..., None] = torch.save
-    return [Patch(torch, "save", save)]
+    files = Placeholders(state)
+    return [Patch(torch, "save", save), *placeholders.following(files)]
 
 
 def _left_out(state: State, path: str | os.PathLike[str]) -> None:
-    """Note that a file was not written."""
+    """Note that a file has no values, or was not written."""
     state.notes.note("assumed-value", state.site(), what="save", value=os.path.basename(os.fspath(path)))
 
 
