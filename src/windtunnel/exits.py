@@ -21,9 +21,10 @@ def at_last(function: Callable[[], None]) -> None:
 
 @cache
 def _register() -> None:
-    atexit.register(_run)
+    atexit.register(run)
 
 
-def _run() -> None:
+def run() -> None:
+    """Call all of them, where the process ends now."""
     while _LAST:
         _LAST.pop()()

@@ -28,6 +28,8 @@ from windtunnel.trace.units import plural
 from windtunnel.variables import FOLDER, MEASURE, OPTIONS, PYTHON
 
 SHIM = Path(__file__).parent / "shim"
+CUDA = "windtunnel.seam.torch.extensions.program"
+"""What builds a CUDA program and calls its `main`."""
 SIGNAL_S = 0.2
 """Within this time a signal has reached every process of its group."""
 LEFT_S = 1.0
@@ -95,7 +97,8 @@ def _first(folder: Path, path: str | None) -> str:
 class Program:
     """What to run, in Python's own terms.
 
-    `kind` is "script", "module", "code" or "command"; `name` the file, the module, the source text or the executable.
+    `kind` is "script", "module", "code", "command" or "cuda"; `name` the file, the module, the source text or the
+    executable.
     """
 
     kind: str
@@ -107,7 +110,7 @@ class Program:
         if self.kind == "command":
             return [self.name, *self.arguments]
         dashed = self.kind == "script" and self.name.startswith("-") and self.name != "-"
-        flag = {"script": ["--"] if dashed else [], "module": ["-m"], "code": ["-c"]}[self.kind]
+        flag = {"script": ["--"] if dashed else [], "module": ["-m"], "code": ["-c"], "cuda": ["-m", CUDA]}[self.kind]
         return [sys.executable, *flag, self.name, *self.arguments]
 
     def elastic_command(self, options: Sequence[str]) -> list[str]:
@@ -116,6 +119,8 @@ class Program:
         agent = [sys.executable, "-P", "-m", "torch.distributed.run", *options]
         if self.kind == "code":
             return [*agent, "--no-python", *self.command()]
+        if self.kind == "cuda":
+            raise UsageError(f"{self.name} is a CUDA program, which runs as one process")
         flag = {"script": [], "module": ["--module"], "command": ["--no-python"]}[self.kind]
         name = os.path.join(".", self.name) if self.name.startswith("-") else self.name  # no option of the agent's
         return [*agent, *flag, name, *self.arguments]

@@ -86,7 +86,7 @@ def run(path: Path, launch: str, gpu: Gpu, seed: int = 0, checks: ptx.Checks = "
     name = found["name"].strip()
     shape = _shape(found["shape"])
     text = compile_file(path, gpu.compute_capability)
-    module = ptx.load(text)
+    module = ptx.Module(text)
     kernel = _kernel(module, name, path)
     words = [word.strip() for word in split(found["arguments"])]
     if len(words) != len(kernel.parameters):

@@ -170,6 +170,46 @@ stream.sync()
 assert torch.equal(c, a + b)
 print("done")
 """
+CORE_LINKED = r"""import warnings
+import numpy as np
+from cuda.bindings import driver
+from cuda.core import Device, EventOptions, LaunchConfig, Linker, LinkerOptions, Program, ProgramOptions, launch
+
+warnings.simplefilter("ignore", RuntimeWarning)  # there is no nvJitLink
+WEIGHTS = "__device__ float weight(int i) { return 0.5f * i; }"
+BLEND = '''
+extern __device__ float weight(int i);
+extern "C" __global__ void blend(const float *x, float *y, int n, float by) {
+  extern __shared__ float tile[];
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  tile[threadIdx.x] = i < n ? x[i] : 0.f;
+  __syncthreads();
+  float left = threadIdx.x ? tile[threadIdx.x - 1] : 0.f;
+  if (i < n) y[i] = by * (tile[threadIdx.x] + left) + weight(i % 4);
+}
+'''
+device = Device()
+device.set_current()
+stream = device.create_stream()
+options = ProgramOptions(std="c++17", arch=f"sm_{device.arch}", relocatable_device_code=True)
+parts = [Program(text, code_type="c++", options=options).compile("ptx") for text in (WEIGHTS, BLEND)]
+kernel = Linker(*parts, options=LinkerOptions(arch=f"sm_{device.arch}")).link("cubin").get_kernel("blend")
+n = 1000
+x, y = (device.memory_resource.allocate(4 * n, stream=stream) for _ in range(2))
+host, back = np.arange(n, dtype=np.float32), np.empty(n, np.float32)
+driver.cuMemcpyHtoDAsync(int(x.handle), host.ctypes.data, host.nbytes, stream.handle)
+start, end = (device.create_event(EventOptions(timing_enabled=True)) for _ in range(2))
+stream.record(start)
+launch(stream, LaunchConfig(grid=8, block=128, shmem_size=512), kernel, x, y, np.int32(n), np.float32(2))
+stream.record(end)
+driver.cuMemcpyDtoHAsync(back.ctypes.data, int(y.handle), back.nbytes, stream.handle)
+stream.sync()
+left = np.where(np.arange(n) % 128 > 0, host - 1, 0)
+np.testing.assert_allclose(back, 2 * (host + left) + 0.5 * (np.arange(n) % 4), rtol=1e-6)
+assert 0 < end - start < 1
+assert kernel.attributes.max_threads_per_block == 1024
+print("done")
+"""
 
 
 def run(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -231,8 +271,9 @@ def test_blocks_of_numba_wait_for_each_other(tmp_path, head):
     assert done.stdout == "done\n", done.stderr
 
 
-def test_cuda_core(tmp_path):
-    done = run(tmp_path, CORE)
+@pytest.mark.parametrize("text", [CORE, CORE_LINKED], ids=["template", "linked"])
+def test_cuda_core(tmp_path, text):
+    done = run(tmp_path, text)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 

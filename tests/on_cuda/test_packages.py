@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -119,3 +120,10 @@ def test_a_package_is_built_imported_and_built_anew_where_a_header_changes(packa
         run(package, "setup.py", "build_ext", "--inplace")
         (package / "use.py").write_text(USE.format(extra=extra))
         run(package, "use.py")
+
+
+def test_a_package_with_operators_and_gradients_in_cpp(tmp_path: Path) -> None:
+    folder = tmp_path / "package"
+    shutil.copytree(Path(__file__).parent / "package", folder)
+    run(folder, "setup.py", "build_ext", "--inplace")
+    run(folder, "use.py")

@@ -20,6 +20,7 @@ from windtunnel.checks._gates import Gate, parse_gates, refuse_undecidable, viol
 from windtunnel.cli._help import everyday, help_all_option
 from windtunnel.cli._options import F, emulation_options, given, verbose_option
 from windtunnel.cli._paths import require_writable
+from windtunnel.compiler.extensions import CUDA_SUFFIXES
 from windtunnel.errors import UsageError
 from windtunnel.measure.kineto_facts import NEEDS_ACCESSES, NEEDS_CONTENTS, NEEDS_PROGRAM
 from windtunnel.measure.present import visible_gpus
@@ -281,6 +282,8 @@ def target_of(program: str | None, arguments: tuple[str, ...], options: Json) ->
         raise UsageError(f"there is no file {program!r} to run; {hint}")
     if kind == "command" and shutil.which(program, path=launch.search_path(os.environ)) is None:
         raise UsageError(f"there is no command {program!r} to run; check its name and PATH")
+    if kind == "script" and program.endswith(CUDA_SUFFIXES):
+        kind = "cuda"
     return launch.Program(kind, program, arguments)
 
 

@@ -18,6 +18,7 @@ OLDEST = 18
 NAMES = ("clang++", *(f"clang++-{version}" for version in range(25, OLDEST - 1, -1)))
 INCLUDE = Path(__file__).parent / "include"
 RUNTIME = Path(__file__).parent / "runtime"
+QUIET = ("-w", "-fno-caret-diagnostics", "-ferror-limit=20")
 MISSING = 'pip install "windtunnel[cuda]"'
 """What a user without the extra does."""
 

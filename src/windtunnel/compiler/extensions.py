@@ -24,10 +24,10 @@ MODELLED = (
     "time", "clock", "pthread_cond_timedwait", "pthread_cond_clockwait",
     "pthread_join", "pthread_cond_wait", "_ZNSt6thread4joinEv",
     "_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE",
-    "pthread_create", "_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE",
+    "exit", "pthread_create", "_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE",
 )  # fmt: skip
-"""Functions of the system that the stub library answers by the modelled clock, or without Python's lock
-(`runtime/clocks.cpp`)."""
+"""Functions of the system that the stub library answers by the modelled clock, or without Python's lock,
+or before it hands them on (`runtime/clocks.cpp`)."""
 LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python")
 CUDA_SUFFIXES = (".cu", ".cuh")
 CUDA_LIBRARIES = frozenset((
@@ -114,7 +114,7 @@ class Builder:
         folders = tuple(f"-I{folder}" for folder in (*sources.include, *{str(f.parent) for f in sources.files}))
         defined = (f"-DTORCH_EXTENSION_NAME={sources.name}", "-DTORCH_API_INCLUDE_EXTENSION_H")
         return Settings(self.clang, self.capability, include, (*folders, *defined, *given),
-                        cuda and fast_math_in(sources.cuda_options))  # fmt: skip
+                        cuda and fast_math_in(sources.cuda_options), many=True)  # fmt: skip
 
     # ------------------------------------------------------------------ the library that stands for CUDA's
 

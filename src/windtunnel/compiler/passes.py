@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from windtunnel.compiler import unset
+from windtunnel.compiler import parts, unset
 from windtunnel.compiler.accesses import whole_accesses
-from windtunnel.compiler.clang import INCLUDE, Clang, CompileError
+from windtunnel.compiler.clang import INCLUDE, QUIET, Clang, CompileError
 from windtunnel.compiler.host_calls import ANYTHING, declarations
-from windtunnel.compiler.lines import of_the_program
+from windtunnel.compiler.parts import Parts
 from windtunnel.compiler.shared_variables import rewritten
 
 STANDARD = "-std=c++20"
-QUIET = ("-w", "-fno-caret-diagnostics", "-ferror-limit=20")
 CUDA = ("-x", "cuda", "-nocudainc", "-nocudalib", "-D__CUDACC__", "-include", "windtunnel/prelude.h")
 LINES = "-gline-tables-only"
 FLOW = ("-fno-finite-loops", "-fno-jump-tables")
@@ -28,7 +27,6 @@ TYPED = ("-Xclang", "-no-enable-noundef-analysis", "-fstrict-aliasing", "-Xclang
 a shuffle (else every lane is taken for that one). What type each access has is noted for `accesses.py`, which takes the
 notes away before anything is optimized by them: memory may be looked at as another type."""
 UNOPTIMIZED = ("-emit-llvm", "-Xclang", "-disable-llvm-passes")
-FROM_LLVM = ("-x", "ir", "--target=nvptx64-nvidia-cuda", "-S", "-O2", "-ffp-contract=fast")
 HOST = ("--cuda-host-only", "-fPIC", "-O1", "-fwrapv")
 """NVIDIA's compiler has host code compiled without optimization, in which whole numbers that overflow wrap around."""
 EMIT_PCH = ("-Xclang", "-emit-pch", "-Xclang", "-fno-pch-timestamp")
@@ -61,6 +59,8 @@ class Settings:
     precompiled: dict[str, str] = field(default_factory=dict, hash=False)
     whole: bool = True
     """Whether sources may hold host code, as nvcc's do, not kernels alone, as NVRTC's."""
+    many: bool = False
+    """Whether many kernels are made PTX one by one, when they are launched."""
 
     @property
     def common(self) -> tuple[str, ...]:
@@ -89,11 +89,10 @@ class Settings:
                               "-S", "-O2", LINES, *FLOW, *TYPED, *unset.OPTIONS, *UNOPTIMIZED, *_listing(output),
                               *self._precompiled("device"))  # fmt: skip
         module = whole_accesses(written.read_text(encoding="utf-8", errors="surrogateescape"))
-        forms = unset.forms(module, hidden)
-        text = of_the_program(self._optimized(forms.plain, written, output), hidden)
         unwritten = "".join(f'// unwritten "{file}" {line} {name}\n' for file, line, name in UNWRITTEN.findall(said))
-        other = unset.written(forms.variables, self._optimized(forms.other, written, output)) if forms.other else ""
-        output.write_text(text + unwritten + other, encoding="utf-8")
+        made = Parts(module, unwritten, hidden, self.target.partition("=")[2])
+        split = self.many and len(made.kernels) > parts.MANY
+        output.write_text(made.written() if split else parts.ptx(made, self.clang, output), encoding="utf-8")
 
     def _compiled(self, source: Path, output: Path, *arguments: str, host: bool = False) -> str:
         """Compile a source as it is, or with the shared variables changed that clang refuses; the pass over device code
@@ -112,12 +111,6 @@ class Settings:
                 if other is not None:
                     given = output.with_suffix(".changed.cu")
                     given.write_text(f'#line 1 "{source}"\n{other}', encoding="utf-8", errors="surrogateescape")
-
-    def _optimized(self, module: str, written: Path, output: Path) -> str:
-        """PTX of a module in LLVM IR."""
-        written.write_text(module, encoding="utf-8", errors="surrogateescape")
-        self.clang.run(*QUIET, *FROM_LLVM, self.target.replace("--cuda-gpu-arch", "-march"), written, "-o", output)
-        return output.read_text(encoding="utf-8", errors="replace")
 
     def host(self, source: Path, output: Path, ptx: Path | None) -> None:
         """Host code of a `.cu`, which registers the PTX when it is loaded, or of a source that has none."""

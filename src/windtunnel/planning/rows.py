@@ -279,7 +279,7 @@ def _beyond(answer: Answer) -> str:
 
 def _command(program: Program, variables: Mapping[str, str | None], spec: str, ranks: int | None) -> str:
     """The command to type on a machine with these GPUs, or on each machine of a cluster."""
-    flag = {"script": [], "module": ["-m"], "code": ["-c"], "command": []}[program.kind]
+    flag = {"script": [], "module": ["-m"], "code": ["-c"], "command": [], "cuda": []}[program.kind]
     line = shlex.join([*flag, program.name, *program.arguments])
     if ranks is not None:
         nodes = layout.nodes(spec)

@@ -11,7 +11,8 @@ from windtunnel.ptx.counters import Counters
 from windtunnel.ptx.faults import KernelFault
 from windtunnel.ptx.launch import Checks, Launch
 from windtunnel.ptx.memory import Allocation, Allocations, Memory, TouchedRange, zeroed
-from windtunnel.ptx.module import Kernel, Module, Variable, load
+from windtunnel.ptx.module import Kernel, Module, Variable
+from windtunnel.ptx.parts import PartedModule, load
 from windtunnel.ptx.syntax import Parameter
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Memory",
     "Module",
     "Parameter",
+    "PartedModule",
     "TouchedRange",
     "Variable",
     "load",

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.ptx.memory import Allocation, Allocations
-from windtunnel.ptx.module import Kernel, load
+from windtunnel.ptx.module import Kernel, Module
 
 Array = npt.NDArray[np.generic]
 WIDTHS = {"h": 16, "r": 32, "f": 32, "l": 64, "d": 64}
@@ -105,7 +105,7 @@ def _kernel(assembly: str, constraints: str, inputs: tuple[int, ...], outputs: t
         "setp.ge.u64 %outside, %group, %groups; @%outside bra after_inline_assembly;",
         *before, "{", body, "}", *after, "after_inline_assembly:", "ret;", "}",
     ]  # fmt: skip
-    return load("\n".join(lines)).kernels["inline_assembly"]
+    return Module("\n".join(lines)).kernels["inline_assembly"]
 
 
 def _registers(size: int, pack: int) -> list[tuple[int, int]]:

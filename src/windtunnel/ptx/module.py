@@ -248,7 +248,7 @@ class Kernel:
 
 
 class Module:
-    def __init__(self, text: str, cache: Path | None, shared: Mapping[str, Variable] | None = None) -> None:
+    def __init__(self, text: str, cache: Path | None = None, shared: Mapping[str, Variable] | None = None) -> None:
         self._text, self._cache = text, cache
         self.source: Source = parse(text)
         self.folder = cache_folder(cache)
@@ -312,9 +312,3 @@ class Module:
         if masked and masked[3] in self.variables:
             return self.variables[masked[3]].address >> (4 * len(masked[2])) & 0xFF
         raise UnsupportedError(f"The initial value {text} of a PTX variable is not understood")
-
-
-def load(text: str, cache: Path | None = None) -> Module:
-    """A module of PTX text. What is not supported is refused by name and line when a kernel that contains it is
-    launched."""
-    return Module(text, cache)

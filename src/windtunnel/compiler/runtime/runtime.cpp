@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace windtunnel {
@@ -11,6 +12,7 @@ Answer answer = nullptr;
 thread_local cudaError_t last = cudaSuccess;
 static cudaError_t sticky = cudaSuccess;  // a context that is lost answers everything with its error
 static thread_local std::vector<std::tuple<dim3, dim3, size_t, cudaStream_t>> configurations;
+static thread_local struct { const char *file; int line; } launching;  // where host code has written <<<...>>>
 
 // A library that is loaded before the emulation begins registers its kernels then.
 static std::vector<std::function<void()>> &waiting() {
@@ -49,7 +51,8 @@ void __cudaRegisterVar(void **binary, char *host, char *, const char *name, int,
 void __cudaRegisterManagedVar(void **binary, void **host, char *, const char *name, int, size_t size, int, int) { windtunnel::register_later([=] { *host = (void *)ask_number("register_managed", binary, host, name, size); }); }
 
 // ---------------------------------------------------------------- launches
-unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, struct CUstream_st *stream) {
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, struct CUstream_st *stream, const char *file, int line) {
+  windtunnel::launching = {file, line};
   windtunnel::configurations.emplace_back(grid, block, shared, stream);
   return 0;
 }
@@ -58,7 +61,10 @@ cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, 
   windtunnel::configurations.pop_back();
   return cudaSuccess;
 }
-cudaError_t cudaLaunchKernel(const void *f, dim3 g, dim3 b, void **a, size_t shared, cudaStream_t s) { return ask("launch", f, g.x, g.y, g.z, b.x, b.y, b.z, a, shared, s, 0); }
+cudaError_t cudaLaunchKernel(const void *f, dim3 g, dim3 b, void **a, size_t shared, cudaStream_t s) {
+  const auto from = std::exchange(windtunnel::launching, {});
+  return ask("launch", f, g.x, g.y, g.z, b.x, b.y, b.z, a, shared, s, 0, from.file, from.line);
+}
 cudaError_t cudaLaunchCooperativeKernel(const void *f, dim3 g, dim3 b, void **a, size_t shared, cudaStream_t s) { return ask("launch", f, g.x, g.y, g.z, b.x, b.y, b.z, a, shared, s, 1); }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *f, void **a) {
   int cooperative = 0;

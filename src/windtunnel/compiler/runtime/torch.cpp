@@ -57,6 +57,16 @@ void raise() {
 }
 }  // namespace windtunnel
 
+// A program's own `main`, which ends where Python raises.
+extern "C" int windtunnel_main(int (*main)(int, char **, char **), int count, char **arguments) {
+  try {
+    return main(count, arguments, environ);
+  } catch (python_error &error) {
+    error.restore();
+    return 1;
+  }
+}
+
 // The device of a tensor is a tag on its storage, which Python keeps.
 c10::Device windtunnel_device_of(const c10::TensorImpl *impl) {
   const c10::Device physical = impl->device();

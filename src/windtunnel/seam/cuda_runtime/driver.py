@@ -113,8 +113,8 @@ class HostCodeDriver:
             "cudaMallocManaged": lambda out, size, flags: memory.malloc(out, size, "cudaMallocManaged", True),
             "cudaMallocHost": memory.malloc_host,
             "cudaFreeHost": memory.free_host,
-            "cudaHostRegister": memory.nothing,
-            "cudaHostUnregister": memory.nothing,
+            "cudaHostRegister": memory.register_host,
+            "cudaHostUnregister": memory.unregister_host,
             "cudaMemcpy": memory.memcpy,
             "cudaMemcpyAsync": memory.memcpy_async,
             "cudaMemset": memory.memset,
@@ -140,15 +140,21 @@ class HostCodeDriver:
 
     def launch(
         self, host: int, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, given: int, shared: int, stream: int,
-        cooperative: int = 0,
+        cooperative: int = 0, file: int = 0, line: int = 0,
     ) -> int:  # fmt: skip
-        """Launch a kernel, or say as CUDA does why not."""
+        """Launch a kernel, or say as CUDA does why not; `file` and `line` are where host code has written it."""
+        shape = LaunchShape((gx, gy, gz), (bx, by, bz), shared, bool(cooperative))
+        if not file:
+            return self._launch(host, shape, given, stream)
+        where = ctypes.string_at(file).decode(errors="replace"), line
+        return self.process.at_line(*where, lambda: self._launch(host, shape, given, stream))
+
+    def _launch(self, host: int, shape: LaunchShape, given: int, stream: int) -> int:
         function = self.function(host)
         if function is None:
             return errors.INVALID_FUNCTION
         self.process.begin()
         kernel = function.kernel
-        shape = LaunchShape((gx, gy, gz), (bx, by, bz), shared, bool(cooperative))
         found = self.process.stream(stream)
         gpu = self.process.machine.devices[found.device].gpu
         refused = limits.refusal(shape, gpu, kernel.max_threads, kernel.shared_bytes, self.opted.get(host, 0))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from windtunnel import ptx
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.cuda_runtime import errors
-from windtunnel.seam.cuda_runtime.addresses import Allocation
+from windtunnel.seam.cuda_runtime.addresses import AddressMap, Allocation
 from windtunnel.seam.cuda_runtime.managed import SUPPORTED, ManagedMemory
 from windtunnel.seam.cuda_runtime.modules import Modules
 from windtunnel.seam.cuda_runtime.process import Process
@@ -69,7 +69,8 @@ class MemoryCalls:
     def __init__(self, process: Process, modules: Modules) -> None:
         self.process = process
         self.modules = modules
-        self.host_pages: dict[int, tuple[Pages, int]] = {}
+        self.pinned = AddressMap()
+        """Page-locked memory of host code's, which kernels reach as well."""
         self._numbers = itertools.count(1)
         self.managed = ManagedMemory()
 
@@ -144,14 +145,27 @@ class MemoryCalls:
     def malloc_host(self, out: int, size: int) -> int:
         """Page-locked memory."""
         pages = Pages(size, -1, 0)
-        self.host_pages[pages.address] = pages, size
+        self.pinned.add(Allocation(pages.address, size, f"cudaMallocHost number {next(self._numbers)}", owner=pages))
         put(out, pages.address)
         return errors.SUCCESS
 
     def free_host(self, address: int) -> int:
         """Give page-locked memory back."""
-        known = self.host_pages.pop(address, None) is not None
+        known = self.pinned.remove(address) is not None
         return errors.SUCCESS if known or not address else errors.INVALID_VALUE
+
+    def register_host(self, address: int, size: int, flags: int) -> int:
+        """Lock pages that the program has."""
+        if not address or not size:
+            return errors.INVALID_VALUE
+        if self.is_pinned(address):
+            return errors.ALREADY_REGISTERED
+        self.pinned.add(Allocation(address, size, "cudaHostRegister"))
+        return errors.SUCCESS
+
+    def unregister_host(self, address: int) -> int:
+        """Unlock them."""
+        return errors.SUCCESS if self.pinned.remove(address) else errors.NOT_REGISTERED
 
     def nothing(self, *_: int) -> int:
         """What has no effect on values, time or memory here."""
@@ -239,7 +253,7 @@ class MemoryCalls:
 
     def is_pinned(self, address: int) -> bool:
         """Whether an address is in page-locked memory of host code's."""
-        return any(start <= address < start + size for start, (_, size) in self.host_pages.items())
+        return self.pinned.allocation(address) is not None
 
     def info(self, free: int, total: int) -> int:
         """How much memory the current device has left."""

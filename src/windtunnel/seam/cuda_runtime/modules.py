@@ -20,7 +20,7 @@ class Binary:
         self.address = address
         self.library = library
         self.cache = cache
-        self._module: ptx.Module | None = None
+        self._module: ptx.Module | ptx.PartedModule | None = None
 
     @classmethod
     def of(cls, text: str, source: str, cache: Path | None = None) -> Binary:
@@ -30,7 +30,7 @@ class Binary:
         return made
 
     @property
-    def module(self) -> ptx.Module:
+    def module(self) -> ptx.Module | ptx.PartedModule:
         """The loaded module."""
         if self._module is None:
             self._module = ptx.load(ptx_at(self.address, self.library), self.cache)

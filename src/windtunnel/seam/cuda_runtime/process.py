@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from windtunnel.machine.clock import HostThread
@@ -38,6 +39,9 @@ class Process(Protocol):
 
     def site(self) -> int:
         """The number of the program's line that is running."""
+
+    def at_line(self, file: str, line: int, call: Callable[[], int]) -> int:
+        """Call a function for a line of host code."""
 
     def note(self, code: str, site: int, **detail: str | int) -> None:
         """Record a fact at a line of the program."""

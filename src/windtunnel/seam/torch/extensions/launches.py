@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,14 +19,14 @@ from windtunnel.seam.cuda_runtime import errors
 from windtunnel.seam.cuda_runtime.addresses import Allocation
 from windtunnel.seam.cuda_runtime.driver import registers_of
 from windtunnel.seam.cuda_runtime.limits import LaunchShape, together
-from windtunnel.seam.cuda_runtime.managed import ManagedMemory
+from windtunnel.seam.cuda_runtime.memory import MemoryCalls
 from windtunnel.seam.cuda_runtime.modules import KernelFunction
 from windtunnel.seam.cuda_runtime.names import demangled, parameter_names
 from windtunnel.seam.torch.dispatch import asserts
 from windtunnel.seam.torch.dispatch.launched import Again, LaunchPlan
 from windtunnel.seam.torch.dispatch.mode import Dispatch, emulation
 from windtunnel.seam.torch.dispatch.recorder import Recorder
-from windtunnel.seam.torch.extensions.tensors import TensorAddresses, tag_in
+from windtunnel.seam.torch.extensions.tensors import Reachable, TensorAddresses, tag_in
 from windtunnel.seam.torch.extensions.without_data import Rehearsed
 from windtunnel.seam.torch.state.reuse import reusing_ranges
 from windtunnel.seam.torch.state.state import State
@@ -125,12 +125,14 @@ def words(kernel: ptx.Kernel, arguments: bytes) -> Iterator[tuple[int, int]]:
 class Launcher:
     """Launches of one emulation."""
 
-    def __init__(self, state: State, addresses: TensorAddresses, managed: ManagedMemory) -> None:
+    def __init__(self, state: State, addresses: TensorAddresses, memory: MemoryCalls) -> None:
         self.state = state
         self.addresses = addresses
-        self.managed = managed
+        self.reachable = Reachable(addresses, memory.pinned)
+        self.managed = memory.managed
         self.rehearsed = Rehearsed(state, addresses)
         self._seen: Counter[tuple[str, LaunchShape]] = Counter()
+        self.output: Callable[[str], None] = _print
 
     def launch(self, function: KernelFunction, shape: LaunchShape, arguments: bytes, stream: Stream) -> None:
         """Compute a kernel, and put it on a stream: now, and in each replay of the graph that is captured."""
@@ -182,7 +184,7 @@ class Launcher:
             with self.managed.opened():
                 result = kernel.launch(
                     shape.grid, shape.block, shape.shared_bytes, arguments,
-                    memory=self.addresses, checks=checks, output=_print, cooperative=shape.cooperative,
+                    memory=self.reachable, checks=checks, output=self.output, cooperative=shape.cooperative,
                     most_resident=together(shape, kernel.shared_bytes, registers_of(kernel), gpu),
                 )  # fmt: skip
             if self._seen[function.name, shape] <= WHOLE:

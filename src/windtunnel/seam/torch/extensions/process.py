@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
+from windtunnel import exits
 from windtunnel.machine.clock import HostThread
 from windtunnel.machine.memory.blocks import Block
 from windtunnel.machine.stream import Stream
@@ -16,6 +19,7 @@ from windtunnel.seam.cuda_runtime.driver import HostCodeDriver
 from windtunnel.seam.cuda_runtime.limits import LaunchShape
 from windtunnel.seam.cuda_runtime.memory import Pages
 from windtunnel.seam.cuda_runtime.modules import KernelFunction, Modules
+from windtunnel.seam.sites import from_line
 from windtunnel.seam.torch.extensions.launches import Launcher, words
 from windtunnel.seam.torch.extensions.tensors import TensorAddresses
 from windtunnel.seam.torch.plans.messages import cuda_error
@@ -36,7 +40,8 @@ class TorchProcess:
         self.machine = state.machine
         self.addresses = TensorAddresses(state)
         self.driver = HostCodeDriver(self, modules)
-        self.launcher = Launcher(state, self.addresses, self.driver.memory.managed)
+        self.launcher = Launcher(state, self.addresses, self.driver.memory)
+        self.native = False  # whether the program is host code alone, so that its lines are the program's
         state.notes.at_end.append(self.driver.tell)
         state.memory.outside = self.memory_at
         self.driver.calls.update(
@@ -47,6 +52,7 @@ class TorchProcess:
             external_stream=self.external_stream,
             set_stream=self.set_stream,
             stream_handle=self.stream_handle,
+            leaving=self.leaving,
         )
 
     def answer(self, name: str, arguments: tuple[int, ...]) -> int:
@@ -86,6 +92,10 @@ class TorchProcess:
     def site(self) -> int:
         """The program's line."""
         return self.state.site()
+
+    def at_line(self, file: str, line: int, call: Callable[[], int]) -> int:
+        """Call a function for a line of host code."""
+        return from_line(file, line, call) if self.native else call()
 
     def note(self, code: str, site: int, **detail: str | int) -> None:
         """Record a fact at a line of the program."""
@@ -139,6 +149,12 @@ class TorchProcess:
         self.launcher.rehearsed.overwritten(destination)
         reads, writes = [[(a, a + size)] if a else [] for a in (source, destination)]
         self.launcher.ordered(reads, writes, stream)
+
+    def leaving(self) -> int:
+        """Host code ends the process without Python."""
+        sys.stdout.flush()
+        exits.run()
+        return 0
 
     # ------------------------------------------------------------------ PyTorch's functions
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -159,6 +159,23 @@ class TensorAddresses(AddressMap):
                 self._storages.pop(start, None)
                 self.remove(start)
                 self._shown.remove(shown)
+
+
+class Reachable:
+    """What kernels reach by the same addresses: memory of devices and page-locked memory of the host."""
+
+    def __init__(self, devices: TensorAddresses, pinned: AddressMap) -> None:
+        self.devices, self.pinned = devices, pinned
+        self.mapped = devices.mapped
+
+    def allocation(self, address: int) -> Allocation | None:
+        """The range that an address is in."""
+        return self.devices.allocation(address) or self.pinned.allocation(address)
+
+    def allocations(self) -> Sequence[Allocation]:
+        """All of them, by address."""
+        devices, pinned = self.devices.allocations(), self.pinned.allocations()
+        return sorted((*devices, *pinned), key=lambda one: one.start) if pinned else devices
 
 
 def has_bytes(storage: Storage) -> bool:

@@ -7,7 +7,7 @@ AutogradCUDA or AutocastCUDA, by a kernel of ours under the CPU's key, which loo
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -53,7 +53,14 @@ def patches(state: State) -> list[Patch]:
         full = name if "::" in name else f"{self.ns}::{name}"
         kernels.add(full, dispatch_key or self.dispatch_key, fn, options.get("with_keyset", False))
 
-    return [Patch(torch.library.Library, "impl", impl)]
+    get_packet: Callable[[str, str], tuple[object, list[str] | None]] = torch._ops._get_packet
+
+    def packet(qualname: str, op_module: str) -> tuple[object, list[str] | None]:
+        found = get_packet(qualname, op_module)
+        kernels.look(qualname, found[1] or ())
+        return found
+
+    return [Patch(torch.library.Library, "impl", impl), Patch(torch._ops, "_get_packet", packet)]
 
 
 class Registered:
@@ -90,6 +97,17 @@ class Registered:
             self.state.plans.clear()
             if has_kernel(name, "CompositeImplicitAutograd"):  # of which a dispatch mode sees only the parts
                 self.choose(Registration(name, "AutogradCPU"))
+
+    def look(self, name: str, overloads: Sequence[str]) -> None:
+        """An operator is asked for, for which a library's C++ may have registered kernels (`TORCH_LIBRARY_IMPL`)."""
+        if name.split("::")[0] not in BUILT_IN:
+            for full in (f"{name}.{overload}" if overload else name for overload in overloads):
+                for key, of_cpu in ABOVE.items():
+                    place = Registration(full, of_cpu)
+                    if has_kernel(full, key) and place not in self.choosers:
+                        if has_kernel(full, of_cpu):
+                            self.on_cpu[place] = _refuse(place)
+                        self.choose(place)
 
     def choose(self, place: Registration) -> None:
         """Put a kernel of ours over what is under a key of the CPU."""
@@ -131,7 +149,7 @@ class Chooser:
         self, func: OpOverload, below: torch._C.DispatchKeySet, on_device: bool, args: Arguments, kwargs: Keywords
     ) -> object:
         name = self.place.name
-        if on_device and registered(name, "AutogradCUDA"):
+        if on_device and (registered(name, "AutogradCUDA") or _of_a_library(name, "AutogradCUDA")):
             return func.redispatch(below | Keys(Key.AutogradCUDA), *args, **kwargs)
         if on_device and name in self.owner[0].state.overridden and registered(name, "CUDA"):
             return func._op_dk(Key.CUDA, *args, **kwargs)
@@ -156,11 +174,16 @@ class Chooser:
 def _refuse(place: Registration) -> Function:
     def refuse(*args: object, **kwargs: object) -> object:
         raise UnsupportedError(
-            f"{place.name} has kernels under both {place.key} and CUDA's own key that were registered before the "
-            "emulation began: register them after it"
+            f"{place.name} has kernels under both {place.key} and CUDA's own key that were registered in C++ or before "
+            "the emulation began: register them in Python after it"
         )
 
     return refuse
+
+
+def _of_a_library(name: str, key: str) -> bool:
+    """Whether a library of the program's has a kernel, in whatever language."""
+    return name.split("::")[0] not in BUILT_IN and has_kernel(name, key)
 
 
 def _is_pytorchs(function: Function) -> bool:
