@@ -233,7 +233,11 @@ def test_a_distributed_checkpoint_is_planned_and_not_written(session, tmp_path) 
     saved = checkpoint.save({"weight": torch.empty(2, device="cuda")}, checkpoint_id=tmp_path / "saved", no_dist=True)
     assert saved.state_dict_metadata["weight"].size == (2,)
     assert list(tmp_path.iterdir()) == []
-    assert [(one["what"], one["value"]) for one in assumed(session)] == [("save", "saved")]
+    weight = torch.empty(2, device="cuda")
+    checkpoint.load({"weight": weight}, checkpoint_id=tmp_path / "saved", no_dist=True)
+    assert [(one["what"], one["value"]) for one in assumed(session)] == [("save", "saved"), ("load", "saved")]
+    with pytest.raises(checkpoint.CheckpointException, match="metadata"):
+        checkpoint.load({"weight": weight}, checkpoint_id=tmp_path / "other", no_dist=True)
 
 
 @pytest.mark.parametrize("copied", [lambda w: w.cpu(), lambda w: torch.empty(w.shape).copy_(w)], ids=["new", "into"])

@@ -20,9 +20,8 @@ def patches(state: State) -> list[Patch]:
     stock: Callable[..., object] = torch.load
 
     @functools.wraps(stock)
-    def load(*args: object, **kwargs: object) -> object:
-        where = args[1] if len(args) > 1 else kwargs.get("map_location")
-        with state.memory.loaded.loading(state.site()), placeholders.loading(state, where):
-            return stock(*args, **kwargs)
+    def load(f: object, map_location: object = None, *args: object, **kwargs: object) -> object:
+        with state.memory.loaded.loading(state.site()), placeholders.loading(state, f, map_location):
+            return stock(f, map_location, *args, **kwargs)
 
     return [Patch(torch, "load", load)]

@@ -29,8 +29,8 @@ Restore = Callable[[torch.UntypedStorage, str], torch.UntypedStorage]
 Target = str | os.PathLike[str] | IO[bytes]
 NAME = b"windtunnel.seam.torch.tensor.placeholders"
 """What such a file names as the maker of its tensors."""
-_loading: list[tuple[State, Restore]] = []
-"""The emulation that loads a file, and where its tensors go."""
+_loading: list[tuple[State, str, Restore]] = []
+"""The emulation that loads a file, the file's name, and where its tensors go."""
 
 
 def lacks_values(tensor: Tensor, most: int = 0) -> bool:
@@ -50,12 +50,12 @@ def tensor(dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], 
         raise FileFormatError(
             "this file was written in a rehearsal without data and has no values: remove it, and save again with data"
         )
-    state, restore = _loading[-1]
+    state, name, restore = _loading[-1]
     size = sum((length - 1) * step for length, step in zip(shape, stride, strict=True)) + 1 if 0 not in shape else 0
     host = untouched.zeros(torch.Size([size]), dtype) if size else torch.empty(0, dtype=dtype)
     host = untouched.mark(host).as_strided(shape, stride)
     device = restore(torch.UntypedStorage(0), location).device
-    state.assumptions.note("load", value=location)
+    state.assumptions.note("load", value=name)
     if device.type != "cuda":
         return host
     made = torch.empty_strided(shape, stride, dtype=dtype, device=device)
@@ -122,12 +122,13 @@ def following(files: Placeholders) -> list[Patch]:
 
 
 @contextmanager
-def loading(state: State, map_location: object) -> Iterator[None]:
+def loading(state: State, file: object, map_location: object) -> Iterator[None]:
     """While a file is loaded, tensors without values get made-up ones."""
     if not state.no_data:
         yield
         return
-    _loading.append((state, torch.serialization._get_restore_location(map_location)))
+    name = os.path.basename(os.fspath(file)) if isinstance(file, (str, os.PathLike)) else "a file"
+    _loading.append((state, name, torch.serialization._get_restore_location(map_location)))
     try:
         with torch.serialization.safe_globals([tensor]):
             yield

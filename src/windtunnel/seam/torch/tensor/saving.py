@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import wraps
 from types import ModuleType
 from typing import Protocol
@@ -144,7 +144,7 @@ def _not_written(state: State) -> Callable[[ModuleType], list[Patch]]:
     return replaced
 
 
-def _planned(state: State) -> Callable[[ModuleType], list[Patch]]:
+def _planned(state: State, planned: set[str]) -> Callable[[ModuleType], list[Patch]]:
     """A distributed checkpoint, which the ranks plan together, if all are there, and then do not write."""
 
     def replaced(module: ModuleType) -> list[Patch]:
@@ -159,7 +159,9 @@ def _planned(state: State) -> Callable[[ModuleType], list[Patch]]:
             **kwargs: object,
         ) -> object:
             if lacks_values(state_dict):
-                _left_out(state, str(getattr(storage_writer, "path", "a distributed checkpoint")))
+                path = str(getattr(storage_writer, "path", "a distributed checkpoint"))
+                _left_out(state, path)
+                planned.add(os.path.abspath(path))
                 storage_writer = PlannedOnly()
                 fold = state.groups.fold
                 if fold is not None and not fold.is_whole and not kwargs.get("no_dist"):
@@ -168,6 +170,25 @@ def _planned(state: State) -> Callable[[ModuleType], list[Patch]]:
             return stock(state_dict, storage_writer, process_group, *args, **kwargs)
 
         return [Patch(module, "_save_state_dict", save)]
+
+    return replaced
+
+
+def _loaded(state: State, planned: Set[str]) -> Callable[[ModuleType], list[Patch]]:
+    """A distributed checkpoint that was only planned is loaded as made-up values, which tensors have already."""
+
+    def replaced(module: ModuleType) -> list[Patch]:
+        stock: Callable[..., None] = module._load_state_dict
+
+        @wraps(stock)
+        def load(state_dict: object, storage_reader: object, *args: object, **kwargs: object) -> None:
+            path = os.path.abspath(str(getattr(storage_reader, "path", "")))
+            if path not in planned or os.path.exists(os.path.join(path, ".metadata")):
+                stock(state_dict, storage_reader, *args, **kwargs)
+            else:
+                state.assumptions.note("load", value=os.path.basename(path))
+
+        return [Patch(module, "_load_state_dict", load)]
 
     return replaced
 
@@ -246,9 +267,11 @@ def modules(state: State) -> dict[str, Callable[[ModuleType], list[Patch]]]:
     """The same in modules that the program may import later, by their names."""
     if not state.no_data:
         return {}
+    planned: set[str] = set()
     return {
         "windtunnel.train.checkpoint": _copied(state),
         "windtunnel.train.checkpoints": _not_written(state),
         "safetensors.torch": _safetensors(state),
-        "torch.distributed.checkpoint.state_dict_saver": _planned(state),
+        "torch.distributed.checkpoint.state_dict_saver": _planned(state, planned),
+        "torch.distributed.checkpoint.state_dict_loader": _loaded(state, planned),
     }
