@@ -170,6 +170,14 @@ def test_counts_of_known_numbers_decide(session) -> None:
     assert bool((loss * 2 < 3).any())
 
 
+def test_the_numbers_of_a_weight_are_not_all_the_same(session) -> None:
+    weight = nn.Linear(4, 4).cuda().weight
+    assert not (weight == 0).all()
+    assert torch.any(weight != 0)
+    assert [(one["what"], one["value"]) for one in assumed(session)] == [("unequal", "False"), ("unequal", "True")]
+    assert weight[weight == 0].shape == (16,)  # a mask selects the most that it can
+
+
 def test_a_checkpoint_is_not_written_over_with_nothing(session, tmp_path) -> None:
     path = tmp_path / "best.pt"
     path.write_text("of a run with data")

@@ -11,6 +11,7 @@ from windtunnel.trace.operation import Note
 SENTENCES = {
     "overflow": "assumed: found_inf = {value}, no gradient overflowed and the scaler took the step",
     "finite": "assumed: a test for NaN or infinity gave {value}, all values are finite",
+    "unequal": "assumed: a test whether all numbers of a tensor equal one gave {value}, they differ",
     "number": "assumed: a number that the program read = {value}",
     "given": "assumed: what the program read = {value}, as --assume says",
     "library": "assumed: what a library looked at = {value}, {means}",

@@ -30,6 +30,10 @@ SOUGHT = "aten::isin"
 """Looks for special elements, padding mostly, which are taken to be absent."""
 NEVER = {"aten::isnan": False, "aten::isinf": False, "aten::isposinf": False, "aten::isneginf": False}
 """Operators that look for what is not finite."""
+EQUALITY = {"aten::eq": False, "aten::ne": True}
+"""Operators that compare numbers with one, and what they say of unknown ones taken together."""
+WHOLE = {"aten::all": False, "aten::any": True}
+"""Operators that ask for all of a tensor, and the answer where its numbers differ."""
 COUNTS = ("aten::sum", "aten::count_nonzero")
 CHOICES = {
     **dict.fromkeys(("aten::argmax", "aten::argmin", "aten::max", "aten::min"), 1),
@@ -89,6 +93,7 @@ class Assumptions:
         self.exact = KnownValues()
         self.routed = Routed(state)
         self.known: WeakKeyDictionary[Tag, tuple[str, Number]] = WeakKeyDictionary()
+        self.unequal: WeakKeyDictionary[Tag, bool] = WeakKeyDictionary()  # of many unknown numbers with one: `x == 0`
         self.shared: WeakSet[Tag] = WeakSet()  # unknown numbers that all ranks have, from collectives
 
     def share(self, tensors: Iterable[Tensor]) -> None:
@@ -116,7 +121,7 @@ class Assumptions:
             self.routed.ran(call)
         exact = self.exact
         name = call.plan.name.removesuffix("_")
-        may_tell = self.known or name in TELLING or (exact.any and name in ABSORBING)
+        may_tell = self.known or self.unequal or name in TELLING or (exact.any and name in ABSORBING)
         found = self._result(name, call.args, call.kwargs, out) if may_tell else None
         may_begin = exact.any or call.plan.card.exact == "from shapes" or call.plan.name in BRINGING
         made = exact.ran(call, out) if may_begin else ()
@@ -130,7 +135,10 @@ class Assumptions:
         for position in call.plan.mutated:
             for tensor in tensors_in((call.args[position],)):
                 self.known.pop(tag_of(tensor), None)
+                self.unequal.pop(tag_of(tensor), None)
         if found is None:
+            if name in EQUALITY and isinstance(out, Tensor) and self._vary(*call.args):
+                self.unequal[tag_of(self._placed(out, call.device))] = EQUALITY[name]
             return
         *_, last = [self._placed(tensor, call.device) for tensor in tensors_in((out,))]
         tag = tag_of(last)
@@ -185,7 +193,9 @@ class Assumptions:
             return "finite", NEVER[name]
         if name == SOUGHT:
             return "sought", False
-        if name in ("aten::eq", "aten::ne"):
+        if name in WHOLE and isinstance(args[0], Tensor) and self.unequal.get(tag_of(args[0])) is WHOLE[name]:
+            return "unequal", WHOLE[name]
+        if name in EQUALITY:
             infinite = isinstance(args[1], float) and not math.isfinite(args[1])
             if args[0] is args[1] or infinite:  # `x == x` is false of NaN alone
                 return "finite", (name == "aten::eq") != infinite
@@ -215,6 +225,12 @@ class Assumptions:
             return None
         number = CARRYING[name](*(number for _, number in values))
         return what, bool(number) if truth else number
+
+    def _vary(self, numbers: object, other: object) -> bool:
+        """Whether many unknown numbers are compared with one: they are not all the same."""
+        if not isinstance(numbers, Tensor) or isinstance(other, Tensor) or numbers.numel() < 2:
+            return False
+        return numbers.is_floating_point() and self._exact(numbers) is None and self._uniform(numbers) is None
 
     def _operand(self, operand: Tensor | Number, compared: bool) -> tuple[str, Number] | None:
         if not isinstance(operand, Tensor):
