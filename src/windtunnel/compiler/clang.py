@@ -27,8 +27,14 @@ REFUSED = (
     (r"requires relocatable device code", "kernels that launch kernels (dynamic parallelism) are not emulated"),
     (r"'(?:tex\dD|tex1Dfetch|texCubemap|surf\dD|textureReference|texture)\w*'",
      "textures and surfaces are not emulated: read the memory itself"),
-    (r"undeclared identifier '(?:cublas|cudnn|cufft|cusparse|cusolver|curand)\w+'",
-     "calls of cuBLAS, cuDNN, cuFFT and the like are not emulated: take the kernels into a file without them"),
+    (r"(?:undeclared identifier|unknown type name) '(?:cublas|cudnn|cufft|cusparse|cusolver|curand|nccl)\w+'"
+     r"|'(?:cudnn\w*|nccl|nvml|npp\w*|cufft\w*|nvJitLink)\.h' file not found",
+     "calls of cuBLAS, cuDNN, cuFFT, NCCL and the like are not emulated: take the kernels into a file without them"),
+    (r"(?:undeclared identifier|unknown type name) '(?:cudaGraph|CUgraph)\w+'",
+     "graphs that host code builds (cudaGraph...) are not emulated: capture them by torch.cuda.graph, or launch the "
+     "kernels one by one"),
+    (r"(?:undeclared identifier|unknown type name) '(?:cudaMemPool|cudaDeviceGetDefaultMemPool)\w*'",
+     "pools with settings of their own (cudaMemPool...) are not emulated: cudaMallocAsync takes memory all the same"),
     (r"/cuda/__driver/driver_api\.h:\d+:\d+: error",
      "Thrust's algorithms and CUB's device-wide functions ask CUDA's driver, and host code does not find it here: call "
      "CUB's block and warp functions in a kernel, or PyTorch's operators"),
