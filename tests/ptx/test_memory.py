@@ -222,3 +222,11 @@ def test_too_few_arguments_are_refused() -> None:
     kernel = ptx.load(compiled("KERNEL k(float *x) { x[0] = 1; }")).kernels["k"]
     with pytest.raises(UnsupportedError, match="takes 8 bytes of arguments, not 4"):
         kernel.launch((1, 1, 1), (32, 1, 1), 0, b"\0" * 4, memory=ptx.Allocations([]), output=print)
+
+
+def test_a_table_of_functions_is_refused_by_name() -> None:
+    text = compiled("""__device__ int twice(int x) { return 2 * x; }
+__device__ int (*table[1])(int) = {twice};
+KERNEL k(int *x) { x[0] = table[x[1]](x[0]); }""")
+    with pytest.raises(UnsupportedError, match="has the address of the function .*twice.*: virtual functions"):
+        ptx.load(text)
