@@ -228,5 +228,5 @@ def test_a_table_of_functions_is_refused_by_name() -> None:
     text = compiled("""__device__ int twice(int x) { return 2 * x; }
 __device__ int (*table[1])(int) = {twice};
 KERNEL k(int *x) { x[0] = table[x[1]](x[0]); }""")
-    with pytest.raises(UnsupportedError, match="has the address of the function .*twice.*: virtual functions"):
+    with pytest.raises(UnsupportedError, match=r"has the address of the function .*twice.*: virtual functions"):
         ptx.load(text)

@@ -310,8 +310,8 @@ class Module:
             return self.variables[found[1]].address + int(found[2] or 0)
         if found and found[1] in self.source.functions:
             raise UnsupportedError(
-                f"A variable of device code has the address of the function {found[1]}: virtual functions and tables of "
-                "functions are not emulated"
+                f"A variable of device code has the address of the function {found[1]}: virtual functions and tables "
+                "of functions are not emulated"
             )
         masked = re.match(r"0x([fF]+)([0]*)\((?:generic\()?([\w$]+)\)?\)$", text)
         if masked and masked[3] in self.variables:
