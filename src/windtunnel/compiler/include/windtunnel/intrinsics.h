@@ -15,6 +15,8 @@ WT_D unsigned long long __brevll(unsigned long long x) { return __builtin_bitrev
 WT_D unsigned int __byte_perm(unsigned int a, unsigned int b, unsigned int s) { unsigned int r; asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(s)); return r; }
 WT_D unsigned int __funnelshift_l(unsigned int lo, unsigned int hi, unsigned int n) { n &= 31; return n ? hi << n | lo >> (32 - n) : hi; }
 WT_D unsigned int __funnelshift_r(unsigned int lo, unsigned int hi, unsigned int n) { n &= 31; return n ? lo >> n | hi << (32 - n) : lo; }
+WT_D unsigned int __funnelshift_lc(unsigned int lo, unsigned int hi, unsigned int n) { return n < 32 ? __funnelshift_l(lo, hi, n) : lo; }
+WT_D unsigned int __funnelshift_rc(unsigned int lo, unsigned int hi, unsigned int n) { return n < 32 ? __funnelshift_r(lo, hi, n) : hi; }
 WT_D int __mulhi(int a, int b) { return (int)((long long)a * b >> 32); }
 WT_D unsigned int __umulhi(unsigned int a, unsigned int b) { return (unsigned int)((unsigned long long)a * b >> 32); }
 WT_D long long __mul64hi(long long a, long long b) { return (long long)((__int128)a * b >> 64); }
