@@ -22,6 +22,7 @@ from windtunnel.cost.families import (
     products,
     scans,
     streams,
+    winograd,
 )
 
 DATA = ROOT / "src" / "windtunnel" / "cost" / "data"
@@ -304,6 +305,7 @@ SHARES = (
     fft.constants,
     linear_algebra.chain,
     scans.turn_of,
+    winograd.fitted,
 )
 OTHERS = (
     files.read,

@@ -51,8 +51,8 @@ def test_kernels_work_out_places_where_operands_do_not_lie_as_the_result_does(si
         (call("add", (8, 16, 512, 512), (1, 1, 512, 512), (8, 16, 512, 512)), 2),
         (call("add", IMAGES, (64, 1, 1), IMAGES), 3),
         (call("mul", (1, 32, 2048, 64), (1, 1, 2048, 64), (1, 32, 2048, 64)), 2),
-        (call("mul", (1, 32, 2048, 64), (1, 1, 2048, 64), (1, 32, 2048, 64), strided=1), 3),
-        (call("neg", (1, 32, 2048, 64), (1, 32, 2048, 64), strided=1), 3),
+        (call("mul", (1, 32, 2048, 64), (1, 1, 2048, 64), (1, 32, 2048, 64), strided=3), 3),
+        (call("neg", (1, 32, 2048, 64), (1, 32, 2048, 64), strided=3), 3),
     ],
 )
 def test_dimensions_along_which_operands_go_on_alike_are_one(signature: Signature, dimensions: int) -> None:

@@ -169,18 +169,24 @@ def test_the_same_shapes_in_another_order_have_a_price_of_their_own():
 @pytest.mark.parametrize(
     ("name", "run", "strided"),
     [
-        ("aten::clone", lambda x: x.view(64, 4, 16).transpose(0, 1).contiguous(), True),
-        ("aten::clone", lambda x: x[:, :32].contiguous(), True),
-        ("aten::clone", lambda x: x.clone(), False),
-        ("aten::add", lambda x: x[:, :32] + x[:, 32:], True),
-        ("aten::add", lambda x: x + x, False),
+        ("aten::clone", lambda x: x.view(64, 4, 16).transpose(0, 1).contiguous(), 3),
+        ("aten::clone", lambda x: x[:, :32].contiguous(), 2),
+        ("aten::clone", lambda x: x.clone(), 0),
+        ("aten::add", lambda x: x[:, :32] + x[:, 32:], 2),
+        (
+            "aten::add",
+            lambda x: x.view(8, 8, 64)[..., :32] + x.view(8, 8, 64)[..., 32:],
+            2,
+        ),  # as PyTorch coalesces them
+        ("aten::add", lambda x: x.view(8, 8, 64) + x[:1, :1].expand(64, 64).view(8, 8, 64), 1),
+        ("aten::add", lambda x: x + x, 0),
     ],
 )
 def test_an_operand_with_strides_of_its_own_is_told(name, run, strided):
     with emulate("V100", no_data=True) as session:
         run(torch.ones(64, 64, device="cuda"))
         details = [dict(one.detail) for one in priced(session, name)]
-    assert details == [{"strided": 1} if strided else {}]
+    assert details == [{"strided": strided} if strided else {}]
 
 
 def test_an_expanded_gradient_is_neither_out_of_order_nor_read_from_memory():

@@ -5,10 +5,10 @@
     python -m tools.calibration products --only bf16  # a part alone, and of it one table (neighbours: kinds, checked)
 
 Nothing of what the files held is used but the bands that only the exam tells of (`make exam ARGS=--bands`), so that the
-same tables give the same files, byte for byte. The order: kernels
-that were timed one by one (products, memory-bound kernels, attention, transforms, decompositions), what is known
-from whole models (curves and shares of Lambda's and NVIDIA's programs, then those of timm's, eager and compiled, then
-the former again on these), bands, collectives in a node and between nodes, and last what real GPUs took beside all that
+same tables give the same files, byte for byte. The order: kernels that were timed one by one (products, memory-bound
+kernels, attention, FP32 convolutions of 3 x 3, transforms, decompositions), what is known from whole models (curves and
+shares of Lambda's and NVIDIA's programs, then those of timm's, eager and compiled, then the former again on these),
+bands, collectives in a node and between nodes, and last what real GPUs took beside all that
 (`calibrate_neighbours`).
 """
 
@@ -34,6 +34,7 @@ from tools.calibration import (
     calibrate_published,
     calibrate_streams,
     calibrate_sustained,
+    calibrate_winograd,
 )
 from tools.fitting import HEAD, begin_bands, forget, write
 
@@ -42,6 +43,7 @@ PARTS: dict[str, ModuleType] = {
     "products": calibrate_products,
     "streams": calibrate_streams,
     "attention": calibrate_attention,
+    "winograd": calibrate_winograd,
     "published": calibrate_published,
     "cost": calibrate_cost,
     "images": calibrate_images,
@@ -79,6 +81,7 @@ def calibrate() -> None:
         "matrix products": calibrate_products.calibrate,
         "memory-bound kernels": calibrate_streams.calibrate,
         "attention": calibrate_attention.calibrate,
+        "FP32 convolutions of 3 x 3": calibrate_winograd.calibrate,
         "Fourier transforms and linear algebra": calibrate_published.calibrate,
         "curves and shares of whole models": calibrate_cost.calibrate,
         "shares of image models": lambda: found.append(calibrate_images.calibrate()),

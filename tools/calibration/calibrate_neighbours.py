@@ -83,6 +83,8 @@ class LeftOut(NamedTuple):
         return exp(self.timing.correction - (self.correction or 0.0))
 
 
+WITH_BACKWARD = ", forward and backward"
+"""How rows end that were timed with both passes."""
 Table = tuple[Gpu, str, list[KernelTiming]]
 """The GPU of a table, its source in words, its kernels."""
 
@@ -94,11 +96,21 @@ def read(path: Path) -> Table:
     cost = CostModel(gpu, CUDA)
     source = f"measured: make hardware, {gpu.name}, torch {head['torch']}, driver {head['driver']}, {head['date']}"
     found = []
+    alone = {row["name"]: row for row in rows}
     for row in rows:
         signatures = [recordings.signature(one) for one in row["signatures"]]
+        if row["name"].endswith(WITH_BACKWARD):
+            row = without_forward(row, alone[row["name"].removesuffix(WITH_BACKWARD)])
         if (timing := timing_of(cost, row, signatures)) is not None:
             found.append(timing)
     return gpu, source, found
+
+
+def without_forward(row: dict[str, Any], forward: dict[str, Any]) -> dict[str, Any]:
+    """The backward pass of a row that was timed with its forward pass, which was timed alone too."""
+    launches = [index for index in row["order"] if index >= 0]
+    begun = len([index for index in forward["order"] if index >= 0])
+    return row | {"order": launches[begun:], "us": row["us"] - forward["us"]}
 
 
 def timing_of(cost: CostModel, row: dict[str, object], signatures: list[Signature]) -> KernelTiming | None:

@@ -23,6 +23,7 @@ import windtunnel
 from tools.corpus import tables
 from tools.corpus.outcomes import Outcome, figures_of, summarize
 from tools.docs import figures
+from tools.exam.blocks import BLOCKS
 from tools.exam.layers import LAYERS
 from windtunnel import hosts
 from windtunnel.reports.parts.time import with_hosts
@@ -31,8 +32,8 @@ from windtunnel.trace.trace import END, KIND, START
 
 PEAK, PEAK_BAND = "MiB", 0.02
 """The unit of peaks of memory, and within what one is said to be known."""
-SERVERS = ("xlite-dev/LeetCUDA",)
-"""Sources whose machines issue calls as a server of one's own does; others are taken for rented ones."""
+HOSTS = {"xlite-dev/LeetCUDA": "reference", "mli/transformers-benchmarks": "desktop-5ghz"}
+"""What issues the calls of sources whose machines are their own; others are taken for rented ones."""
 WARM_UP, CALLS = 10, 30
 CLEARED_BYTES = 1 << 28
 Tensor = torch.Tensor
@@ -60,7 +61,7 @@ class PrintedTime(NamedTuple):
     @property
     def host(self) -> str:
         """What issued its calls."""
-        return "reference" if self.source in SERVERS else hosts.DEFAULT
+        return HOSTS.get(self.source, hosts.DEFAULT)
 
     @property
     def us(self) -> float:
@@ -121,6 +122,7 @@ ON_TABLES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "softmax": lambda x, out: torch.softmax(x, dim=1, out=out),
     "layer-norm": layer_norm,
     "rms-norm": rms_norm,
+    "scale": lambda x, _: x * 1.2,
     "copy": lambda x, out: out.copy_(x),
     "fused-rms-norm": lambda x, y: functional.rms_norm(x, x.shape[-1:], y[0]),
     "unfused-rms-norm": unfused_rms_norm,
@@ -185,7 +187,7 @@ LOSSES = ("cross-entropy", "divergence", "shannon", "variation")
 def call_of_layer(row: PrintedTime, drops: bool) -> Call:
     """A layer's forward, backward or both, before which the benchmark of its time drops gradients."""
     name, what = row.program.split()
-    layer = LAYERS[name](row.dtype, *row.sizes)
+    layer = (LAYERS | BLOCKS)[name](row.dtype, *row.sizes)
     call = layer.call(what)
 
     def repeated() -> None:

@@ -227,7 +227,10 @@ class CostModel:
     ) -> tuple[float, float]:
         """(time, shortest time) of a recurrent layer: its products of all steps, and its chain of steps."""
         item = flops.ITEM_BYTES.get(signature.dtypes[0].removeprefix("torch."), 4)
+        persists = sizes.persists and self.cuda_version >= recurrent.PERSISTENT
         step_floor_ns = 1000.0 * recurrent.STEP_US * floor_scale(self.gpu.generation)
+        if persists:
+            step_floor_ns = 1000.0 * recurrent.PERSISTENT_CYCLES / self.gpu.cycles_per_us
         share = recurrent.SHARE * part
 
         def product(operations: float, size: float, floor: float) -> tuple[float, float]:
@@ -240,7 +243,8 @@ class CostModel:
             once = [*once, *once, *[2 * sizes.cells * sizes.matrix * sizes.directions] * sizes.layers]
         total_ns = floor_ns + sum(product(operations, 0, 0.0)[0] for operations in once)
         texts = sizes.cells / sizes.steps
-        step_ns, roofline_ns = product(2 * texts * sizes.matrix, item * sizes.matrix, step_floor_ns)
+        read = 0 if persists else item * sizes.matrix
+        step_ns, roofline_ns = product(2 * texts * sizes.matrix, read, step_floor_ns)
         others = sizes.layers * sizes.directions - 1
         chain_ns = sizes.steps * (step_ns + others * max(recurrent.FURTHER * step_ns, roofline_ns))
         return total_ns + chain_ns, floor_ns + sizes.steps * step_floor_ns * (1 + others * recurrent.FURTHER)

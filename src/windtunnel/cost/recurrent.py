@@ -29,8 +29,21 @@ both halves of the backward pass, one layer) 191 are within a factor of 1.5 of t
 RNNs in float16) and 1.85."""
 
 
+PERSISTENT = (12, 0)
+"""From this CUDA's PyTorch on, cuDNN keeps the matrices of few units on the chip (its 8.2.1)."""
+MOST_UNITS = {False: (384, 384, 192, 192), True: (256, 256, 128, 128)}
+"""Up to so many, forward and backward, by kind: `use_rnn_persist_small_h` in aten/src/ATen/native/cudnn/RNN.cpp.
+
+An H200 does so in 32 bits; in 16 its steps of 128 units take six times as long, as those of many units do."""
+PERSISTENT_CYCLES = 4500.0
+"""A step of theirs: an H200's of 128 units and 32 texts take 4,300 (LSTM) and 1,700 (GRU) forward, 5,000 backward."""
+
+
 class Recurrence(NamedTuple):
-    """The sizes of one call. `cells` are steps times texts, `width` is what a layer gives on: units or a projection."""
+    """The sizes of one call. `cells` are steps times texts, `width` is what a layer gives on: units or a projection.
+
+    `persists` says that the matrices of its steps stay on the chip.
+    """
 
     gates: int
     inputs: int
@@ -40,6 +53,7 @@ class Recurrence(NamedTuple):
     directions: int
     steps: int
     cells: int
+    persists: bool = False
 
     @property
     def input_flops(self) -> list[int]:
@@ -67,14 +81,17 @@ def recurrence(signature: Signature) -> Recurrence | None:
     shape = signature.shapes[0]
     sizes = [size for size in detail.get("batch_sizes", "[]").strip("[]").split(",") if size.strip()]
     steps = len(sizes) or shape[1 if detail.get("batch_first") in TRUE else 0]
-    units = int(detail["hidden_size"])
+    units, mode = int(detail["hidden_size"]), int(detail["mode"])
+    projected, in_32_bits = int(detail.get("proj_size", "0")), "float32" in signature.dtypes[0]
+    small = units <= MOST_UNITS[signature.name.endswith("_backward")][mode]
     return Recurrence(
-        GATES[int(detail["mode"])],
+        GATES[mode],
         shape[-1],
         units,
-        int(detail.get("proj_size", "0")) or units,
+        projected or units,
         int(detail["num_layers"]),
         1 + (detail.get("bidirectional") in TRUE),
         max(1, steps),
         prod(shape[:-1]),
+        small and in_32_bits and not sizes and not projected,
     )

@@ -24,8 +24,7 @@ first"), and conversions of layout of the bandwidth of additions ("conversion").
 what their convolutions reach of the rate that the products' constants give is fitted on timm's results of those
 ("channels last", apart for 1x1 kernels and for groups, narrow and wide).
 
-In FP32, 3x3 kernels of stride 1 go by the efficiency curve instead, which was fitted on 24,662 of them: cuDNN took
-Winograd's transforms for 81 % of those on A100, 76 % on V100 and 67 % on T4 (the kernels' names in NeuSight's tables).
+In FP32, 3x3 kernels of stride 1 have ways of their own (`winograd`).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from typing import NamedTuple
 from windtunnel.cost import flops
 from windtunnel.cost.bands import band
 from windtunnel.cost.curves import share_of
-from windtunnel.cost.families import direct_convolutions, looped_convolutions, products, streams
+from windtunnel.cost.families import direct_convolutions, looped_convolutions, products, streams, winograd
 from windtunnel.cost.families.direct_convolutions import fitted_share
 from windtunnel.cost.families.problem import Price, Problem
 from windtunnel.cost.files import shortest_ns
@@ -76,8 +75,6 @@ TRANSPOSED_VOLUMES = {"tf32": 0.14}
 """What transposed volumes of stride 1 reach of the others' rate, and where nothing is published: an H200's in TF32 and
 KernelBench level1/61."""
 OTHER_VOLUMES = 0.36
-LEAST_CHANNELS = 16
-"""Kernel size for which Winograd's transforms pay."""
 
 
 class Sizes(NamedTuple):
@@ -145,11 +142,10 @@ def product_of(kind: str, of: Sizes, item: int, tensor_cores: bool, skipped: boo
     return products.Product(of.groups, wide * of.kernel, deep, outside, item, distinct)
 
 
-def takes_winograd(of: Sizes, problem: Problem) -> bool:
-    """Whether cuDNN may choose Winograd's transforms in FP32: ungrouped 3x3 kernels of stride 1."""
+def has_ways(of: Sizes, problem: Problem) -> bool:
+    """Whether cuDNN has the ways of `winograd` for it: ungrouped 3x3 kernels of stride 1 in FP32."""
     weight = problem.inputs[2 if problem.name.endswith("_backward") else 1]
-    large = min(of.wide, of.deep) >= LEAST_CHANNELS
-    return weight[2:] == (3, 3) and of.groups == 1 and large and not of.is_strided
+    return problem.precision == "fp32" and weight[2:] == (3, 3) and of.groups == 1 and not of.is_strided
 
 
 def price(problem: Problem) -> Price | None:
@@ -159,8 +155,6 @@ def price(problem: Problem) -> Price | None:
     if row is None or found is None or direct_convolutions.is_direct(problem) or looped_convolutions.is_looped(problem):
         return None
     of, kinds = found
-    if problem.precision == "fp32" and takes_winograd(of, problem):
-        return None
     gpu = problem.gpu
     reached, fitted = share_of("convolution", problem.precision, gpu.generation)
     floor = shortest_ns(classify(problem.signature.name), gpu.generation)
@@ -171,10 +165,15 @@ def price(problem: Problem) -> Price | None:
     if few and of.dims == 3:
         total = _few_channels_ns(problem)
     else:
-        total = sum(_kind_ns(kind, of, problem, row[0], part * transposed_share(of, problem)) for kind in kinds)
+        part *= transposed_share(of, problem)
+        ways = _way_ns if has_ways(of, problem) else _kind_ns
+        total = sum(ways(kind, of, problem, row[0], part) for kind in kinds)
     if few and of.dims == 2 and of.kernel > 1 and problem.item_bytes == 4:
         total = max(total, _few_results_ns(of, problem))
     total = max(total, floor) + streams.bias_ns(problem)
+    if has_ways(of, problem):
+        near = winograd.constants_for(gpu)[2] if kinds == ("forward",) else "borrowed"  # no gradient was timed alone
+        return Price(total, floor, band("winograd", near, gpu.key, total / 1000.0))
     if not direct_convolutions.is_of_networks(problem):
         return Price(total, floor, band(others_family(of, problem.precision), "borrowed", gpu.generation))
     return Price(total, floor, band("convolutions", "own generation" if fitted else "borrowed"), of_steps=True)
@@ -205,6 +204,21 @@ def skips(of: Sizes, problem: Problem) -> bool:
     if problem.precision == "tf32" and problem.gpu.generation == "hopper":
         return of.dims == 3 and not of.dilated
     return problem.precision == "fp32" or of.groups == 1 or not of.dilated
+
+
+def _way_ns(kind: str, of: Sizes, problem: Problem, row: products.ProductFit, part: float) -> float:
+    """The time of a 3x3 convolution or of one of its gradients, by the fastest way there is."""
+    constants, machine, _ = winograd.constants_for(problem.gpu)
+    rows, columns = problem.inputs[0][-2:]
+    if kind == "weights":
+        plain_ns = _kind_ns(kind, of, problem, row, part)
+        work = winograd.Work(of.batch, of.wide, of.deep, rows, columns)
+        if of.dilated or not winograd.has_room(work):
+            return plain_ns
+        return min(plain_ns, 1000.0 * float(winograd.weights_us(work, constants, machine)))
+    channels = (of.wide, of.deep) if kind == "forward" else (of.deep, of.wide)
+    work = winograd.Work(of.batch, *channels, rows, columns)
+    return 1000.0 * min(float(way(work, constants, machine)) for way in winograd.ways_of(work, of.dilated))
 
 
 def _few_channels_ns(problem: Problem) -> float:

@@ -56,13 +56,16 @@ def is_iterated(problem: Problem) -> bool:
 
 
 def dimensions(problem: Problem) -> int:
-    """In how many dimensions the kernel works out places: those along which all operands go on alike are one."""
+    """In how many dimensions the kernel works out places: those along which all operands go on alike are one.
+
+    Of strided ones the signature says it.
+    """
     signature, shapes = problem.signature, problem.inputs
     output = signature.shapes[-1] if len(signature.shapes) > signature.inputs else shapes[0]
     wide = [(1,) * (len(output) - len(shape)) + shape for shape in shapes if len(shape) <= len(output)]
     along = [tuple(shape[at] == size for shape in wide) for at, size in enumerate(output) if size > 1]
-    if dict(signature.detail).get("strided"):
-        return len(along)
+    if strided := int(dict(signature.detail).get("strided", 0)):
+        return strided
     return sum(one != before for before, one in zip([None, *along], along, strict=False))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -28,13 +29,13 @@ class Disorder(NamedTuple):
     """How the operands of an operator lie in memory, as far as its time depends on it.
 
     Bytes of those of the result's size, or of parts that are concatenated or padded, whose neighbours in memory are not
-    those of the result; whether any other such operand has strides of its own, so that the kernel works out each
-    element's place; whether channels come last; bytes that are not in memory, of an expanded operand, or once only,
-    of one that is given twice.
+    those of the result; where any other such operand has strides of its own, so that the kernel works out each
+    element's place, in how many dimensions it does; whether channels come last; bytes that are not in memory, of an
+    expanded operand, or once only, of one that is given twice.
     """
 
     scattered: int = 0
-    strided: bool = False
+    strided: int = 0
     channels_last: bool = False
     repeated: int = 0
 
@@ -71,10 +72,32 @@ def disorder(args: Arguments, out: object) -> Disorder:
     whole = [one for one in operands if one.dim() == len(shape) and _is_part(one.shape, shape)]
     return Disorder(
         sum(bytes_of(one) for one in whole if _lies_across(one, dense)),
-        any(one.stride() != strides for one in whole if one.shape == shape),
+        places(result, operands) if any(one.stride() != strides for one in whole if one.shape == shape) else 0,
         any(map(channels_last, tensors)),
         sum(map(bytes_of, operands)) - sum(map(stored_bytes, once)),
     )
+
+
+def places(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> int:
+    """In how many dimensions an element-wise kernel works out places: those that no operand has a step between are one.
+
+    `TensorIteratorBase::coalesce_dimensions` (aten/src/ATen/TensorIterator.cpp), along the result's dimensions.
+    """
+    steps = [one.expand(result.shape).stride() for one in operands if _repeats(one, result)]
+    steps.append(result.stride())
+    strides = result.stride()
+    known = sorted((at for at, size in enumerate(result.shape) if size != 1), key=lambda at: -strides[at])
+    apart = sum(
+        any(stride[outer] != result.shape[inner] * stride[inner] for stride in steps)
+        for outer, inner in pairwise(known)
+    )
+    return min(1, len(known)) + apart
+
+
+def _repeats(tensor: torch.Tensor, result: torch.Tensor) -> bool:
+    """Whether a tensor has the result's shape, or is repeated along it."""
+    sizes = zip(reversed(tensor.shape), reversed(result.shape), strict=False)
+    return tensor.dim() <= result.dim() and all(size in (1, whole) for size, whole in sizes)
 
 
 def _plain(some: Iterable[object]) -> list[torch.Tensor]:

@@ -71,7 +71,7 @@ def signature(call: Call, tf32: bool) -> Signature:
     lies = disorder(args, call.out) if known.layout == "order" else ORDERLY
     read -= lies.repeated
     if lies.scattered or lies.strided:
-        detail.append(("scattered", lies.scattered) if lies.scattered else ("strided", 1))
+        detail.append(("scattered", lies.scattered) if lies.scattered else ("strided", lies.strided))
     if known.workspace and plan.layout:
         detail += [(name, 1) for name in plan.layout(args)]
     if plan.attributes:
