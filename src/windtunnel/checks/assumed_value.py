@@ -21,6 +21,7 @@ SENTENCES = {
     "alike": "assumed: the tensors that `torch.equal` or `allclose` compares are alike",
     "bins": "assumed: no value that `torch.bincount` counts reaches its `minlength` = {value}",
     "save": "saved without values: {value}",
+    "not written": "not written: {value}, a checkpoint of tensors without values",
     "load": "assumed: the values that are loaded from {value}, a checkpoint without them",
     "sought": "assumed: `torch.isin` finds none of the elements that it looks for",
     "copy": "assumed: the {value} bytes that host code copies from a tensor = 0",

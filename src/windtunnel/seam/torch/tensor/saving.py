@@ -57,7 +57,8 @@ def patches(state: State) -> list[Patch]:
         elif alone:
             raise UnsupportedError(REFUSED.format(name="torch.save"))
         else:
-            _left_out(state, f if isinstance(f, (str, os.PathLike)) else str(getattr(f, "name", "a buffer")))
+            path = f if isinstance(f, (str, os.PathLike)) else str(getattr(f, "name", "a buffer"))
+            _noted(state, "save", path)
             files.save(stock, obj, f)
 
     stock: Callable[..., None] = torch.save
@@ -65,9 +66,9 @@ def patches(state: State) -> list[Patch]:
     return [Patch(torch, "save", save), *placeholders.following(files)]
 
 
-def _left_out(state: State, path: str | os.PathLike[str]) -> None:
-    """Note that a file has no values, or was not written."""
-    state.notes.note("assumed-value", state.site(), what="save", value=os.path.basename(os.fspath(path)))
+def _noted(state: State, what: str, path: str | os.PathLike[str]) -> None:
+    """Note that a file has no values ("save"), or was not written ("not written")."""
+    state.notes.note("assumed-value", state.site(), what=what, value=os.path.basename(os.fspath(path)))
 
 
 class _Finder(pickle.Pickler):
@@ -137,7 +138,7 @@ def _not_written(state: State) -> Callable[[ModuleType], list[Patch]]:
                 stock(checkpoints, folder, snapshot, metrics)
                 return
             snapshot.synchronize()
-            state.notes.note("assumed-value", snapshot.taken_at, what="save", value=os.path.basename(folder))
+            state.notes.note("assumed-value", snapshot.taken_at, what="not written", value=os.path.basename(folder))
 
         return [Patch(module.Checkpoints, "_write", write)]
 
@@ -160,7 +161,7 @@ def _planned(state: State, planned: set[str]) -> Callable[[ModuleType], list[Pat
         ) -> object:
             if lacks_values(state_dict):
                 path = str(getattr(storage_writer, "path", "a distributed checkpoint"))
-                _left_out(state, path)
+                _noted(state, "not written", path)
                 planned.add(os.path.abspath(path))
                 storage_writer = PlannedOnly()
                 fold = state.groups.fold
@@ -228,7 +229,7 @@ def _safetensors(state: State) -> Callable[[ModuleType], list[Patch]]:
         @wraps(stock)
         def save(what: object, filename: str | os.PathLike[str], *args: object, **kwargs: object) -> None:
             if lacks_values(_held(what)):
-                _left_out(state, filename)
+                _noted(state, "not written", filename)
             else:
                 stock(what, filename, *args, **kwargs)
 
