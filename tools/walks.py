@@ -14,7 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-PACKAGE = str(Path(__file__).parents[1] / "src" / "windtunnel") + os.sep
+import windtunnel
+
+PACKAGE = str(Path(windtunnel.__file__).parent) + os.sep
 GAPS = os.path.join("state", "host_work.py")
 """What looks at long gaps between operators, which there are since a profiler is slow."""
 FEW = 5
