@@ -35,6 +35,13 @@ def test_the_parts_of_a_kernel_run_on_the_device(session: Session) -> None:
     assert sine(torch.zeros(2)).is_cpu
 
 
+def test_operators_of_torchscript_alone_are_found(session: Session) -> None:
+    """PyTorch's counter of operations names one, which Inductor asks for images."""
+    for name in ("layout", "is_cuda"):
+        vars(torch.ops.prim).pop(name, None)
+        assert getattr(torch.ops.prim, name).default
+
+
 def test_a_kernel_for_cuda_alone() -> None:
     @torch.library.custom_op("windtunnel_tests::increase", mutates_args=("x",), device_types="cuda")
     def increase(x: torch.Tensor) -> None:

@@ -30,7 +30,7 @@ NEEDED = {
         torch._C._ForceDispatchKeyGuard torch._C._TorchDispatchModeKey torch._C._disabled_torch_dispatch_impl
         torch._C._dispatch_tls_local_exclude_set torch._C._dispatch_tls_local_include_set torch._C._get_dispatch_mode
         torch._C._len_torch_dispatch_stack torch._C._should_allow_numbers_as_tensors torch._ops.HigherOrderOperator
-        torch._ops._get_packet
+        torch._C._dispatch_has_kernel torch._ops._get_packet
         torch._TorchCompileInductorWrapper torch.ops.aten._ctc_loss torch.ops.aten._ctc_loss_backward
         torch.ops.aten._cudnn_ctc_loss torch.ops.aten._fft_r2c.default._op
         torch.ops.aten._thnn_fused_gru_cell.default torch.ops.aten._thnn_fused_lstm_cell.default torch.library._impls

@@ -100,14 +100,16 @@ class Registered:
 
     def look(self, name: str, overloads: Sequence[str]) -> None:
         """An operator is asked for, for which a library's C++ may have registered kernels (`TORCH_LIBRARY_IMPL`)."""
-        if name.split("::")[0] not in BUILT_IN:
-            for full in (f"{name}.{overload}" if overload else name for overload in overloads):
-                for key, of_cpu in ABOVE.items():
-                    place = Registration(full, of_cpu)
-                    if has_kernel(full, key) and place not in self.choosers:
-                        if has_kernel(full, of_cpu):
-                            self.on_cpu[place] = _refuse(place)
-                        self.choose(place)
+        if name.split("::")[0] in BUILT_IN:
+            return
+        named = [f"{name}.{overload}" if overload else name for overload in overloads]
+        for full in filter(C._dispatch_has_kernel, named):  # TorchScript's own, as prim::layout, are not dispatched
+            for key, of_cpu in ABOVE.items():
+                place = Registration(full, of_cpu)
+                if has_kernel(full, key) and place not in self.choosers:
+                    if has_kernel(full, of_cpu):
+                        self.on_cpu[place] = _refuse(place)
+                    self.choose(place)
 
     def choose(self, place: Registration) -> None:
         """Put a kernel of ours over what is under a key of the CPU."""
