@@ -75,3 +75,18 @@ def test_where_the_batch_comes_first_the_second_dimension_is_the_steps():
     for value in (1, "True"):
         given = layer(LSTM, 6, 2, 5, batch_first=value)._replace(shapes=((2, 6, 5),))
         assert recurrent.recurrence(given).steps == 6
+
+
+@pytest.mark.parametrize(("mode", "units", "backward"), [(LSTM, 192, False), (LSTM, 128, True), (RNN, 384, False)])
+def test_matrices_of_few_units_stay_on_the_chip_in_32_bits(mode, units, backward):
+    """As many as PyTorch asks cuDNN to keep (`use_rnn_persist_small_h` in aten/src/ATen/native/cudnn/RNN.cpp)."""
+    model = CostModel(gpus.find("A100"), (12, 8))
+
+    def step_us(units, dtype="float32", **detail):
+        return model.kernel(layer(mode, units, 32, 1000, dtype, backward, inputs=0, **detail)).duration_ns / 1e6
+
+    assert step_us(units) < 5 < step_us(units + 1)
+    assert step_us(units, "float16") > 5
+    assert step_us(units, batch_sizes=str([32] * 1000)) > 5
+    older = CostModel(gpus.find("A100"), (11, 8))
+    assert older.kernel(layer(mode, units, 32, 1000, backward=backward, inputs=0)).duration_ns > 5e6
