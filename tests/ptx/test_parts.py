@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -60,3 +62,19 @@ def test_a_variable_that_nothing_sets_is_found_in_one_of_many(text: str, tmp_pat
     kernel = ptx.load(text, tmp_path).kernels["_Z1fILi7EEvPKfPf"]
     launch = kernel.launch((1, 1, 1), (32, 1, 1), 0, packed([x, y]), memory=memory, output=print)
     assert [(fault.kind, fault.line) for fault in launch.faults] == [("uninitialized-read", 7)]
+
+
+def test_a_kernel_keeps_the_variables_of_a_module_that_is_gone(text: str, tmp_path: Path) -> None:
+    x, y = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
+    memory = ptx.Allocations([ptx.Allocation(v.ctypes.data, v.nbytes) for v in (x, y)])
+    module = ptx.load(text, tmp_path)
+    kernel, total = module.kernels["_Z1fILi3EEvPKfPf"], module.variables["total"].address
+    owner = weakref.ref(module)
+    del module
+    gc.collect()
+    assert owner() is None
+    others = [np.full(size, 255, np.uint8) for size in range(1, 512) for _ in range(8)]  # where freed memory would be
+    kernel.launch((1, 1, 1), (32, 1, 1), 0, packed([x, y]), memory=memory, output=print)
+    assert ctypes.c_int.from_address(total).value == 8
+    np.testing.assert_array_equal(y, (x * 3 + 3)[::-1])
+    assert all((one == 255).all() for one in others)

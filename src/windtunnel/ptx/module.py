@@ -8,7 +8,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from windtunnel.compiler.unset import INPUT, ROOM, Unset, listed, other_form
@@ -40,6 +40,8 @@ class Variable:
     address: int
     size: int
     constant: bool
+    memory: object = field(compare=False, repr=False)
+    """What owns the memory, which lives as long as a module that has the variable."""
 
 
 class Kernel:
@@ -253,7 +255,6 @@ class Module:
         self.source: Source = parse(text)
         self.folder = cache_folder(cache)
         self._shared = shared or {}
-        self._kept: list[object] = []
         self.table: list[Allocation] = []
         """Variables in the order of the context's table."""
         self.variables: dict[str, Variable] = {}
@@ -283,12 +284,12 @@ class Module:
 
     def _place(self, declared: Declaration) -> None:
         if declared.name in self._shared:
-            address = self._shared[declared.name].address
+            made = self._shared[declared.name]
         else:
             memory, address = aligned(declared.size, max(64, declared.align))
-            self._kept.append(memory)
-        self.table.append(Allocation(address, declared.size, declared.name))
-        self.variables[declared.name] = Variable(declared.name, address, declared.size, declared.space == "const")
+            made = Variable(declared.name, address, declared.size, declared.space == "const", memory)
+        self.table.append(Allocation(made.address, declared.size, declared.name))
+        self.variables[declared.name] = made
 
     def _initialize(self, declared: Declaration) -> None:
         address, position = self.variables[declared.name].address, 0
