@@ -133,6 +133,7 @@ def test_the_trainers_checkpoints_are_copied_and_not_written(tmp_path: Path, asy
     assert len(copies) > 6  # weights, biases and two moments of each
     (finding,) = [one for one in session.findings() if "not written" in one.message]
     assert Path(finding.site.file).name == Path(__file__).name
+    assert finding.advice.startswith("run with data to write it")
 
 
 def test_a_trainer_on_the_cpu_writes_its_checkpoints(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ BESIDE = {"fused": ("filters",), "apart": ("moved",)}
 STEP = 1.05
 CLIP = 1.0
 """An error beyond e counts no more: another way than the named one may have run."""
+LEFT = {"own GPU": "shapes", "borrowed": "the generation"}
+"""What the rows of docs/figures/kernels.json leave out."""
 SOURCES = {
     "own GPU": "cross-validated with folds of shapes left out",
     "own generation": "the constants of the other GPU of the generation",
@@ -160,9 +162,6 @@ def calibrate() -> None:
     figures.record(
         "kernels", {f"winograd-{distance.split()[-1]}": figure(distance, seen[distance]) for distance in LEFT}
     )
-
-
-LEFT = {"own GPU": "shapes", "borrowed": "the generation"}
 
 
 def figure(distance: str, some: list[Residuals]) -> dict[str, Any]:

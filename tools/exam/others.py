@@ -180,6 +180,7 @@ KINDS = {
     "unfused-rms-norm": "softmax and norms",
     "fused-layer-norm": "softmax and norms",
 }
+PROGRAMS = LAYERS | BLOCKS
 LOSSES = ("cross-entropy", "divergence", "shannon", "variation")
 """What the names of losses have in them, among layers' programs."""
 
@@ -187,7 +188,7 @@ LOSSES = ("cross-entropy", "divergence", "shannon", "variation")
 def call_of_layer(row: PrintedTime, drops: bool) -> Call:
     """A layer's forward, backward or both, before which the benchmark of its time drops gradients."""
     name, what = row.program.split()
-    layer = (LAYERS | BLOCKS)[name](row.dtype, *row.sizes)
+    layer = PROGRAMS[name](row.dtype, *row.sizes)
     call = layer.call(what)
 
     def repeated() -> None:

@@ -30,6 +30,16 @@ SENTENCES = {
     "written": "assumed: what the CUDA kernel {name} left in memory of host code's, of tensors without values",
     "mask": "assumed: {name} selects all of {elements} elements",
 }
+ADVICE = {
+    "mask": "read memory and time as the most that this line takes, or run with data",
+    "counted": "run with data again where the values, and so the work, have changed",
+    "save": "run with data to keep it: what was there has not been touched",
+    "not written": "run with data to write it: what was there has not been touched",
+    "load": "run with data, should the program go another way with what it loads",
+    "unequal": "run with data, should the program go another way where they are equal",
+}
+ANOTHER = "give another value with `--assume`, or run with data, should the program go another way with it"
+"""The advice of the others."""
 
 
 class AssumedValue(NoteCheck):
@@ -75,10 +85,4 @@ class AssumedValue(NoteCheck):
 
     def advice(self, line: NotedLine) -> str:
         """How to get another answer."""
-        if line.word("what") == "mask":
-            return "read memory and time as the most that this line takes, or run with data"
-        if line.word("what") == "counted":
-            return "run with data again where the values, and so the work, have changed"
-        if line.word("what") == "save":
-            return "run with data to keep it: what was there has not been touched"
-        return "give another value with `--assume`, or run with data, should the program go another way with it"
+        return ADVICE.get(line.word("what"), ANOTHER)

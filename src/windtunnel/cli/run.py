@@ -167,6 +167,7 @@ def command(program: str | None, arguments: tuple[str, ...], **options: Any) -> 
     """Run PROGRAM, unchanged, on emulated GPUs.
 
     All that follows PROGRAM goes to it untouched. Its output is its own; the report comes on stderr when it has ended.
+    A CUDA source with a main (.cu) is built first; NVCC_APPEND_FLAGS has its further sources and options.
 
     \b
     windtunnel run --gpus 2xV100 train.py --epochs 3

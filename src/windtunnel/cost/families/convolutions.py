@@ -161,17 +161,18 @@ def price(problem: Problem) -> Price | None:
     if problem.precision == "tf32":
         reached = TF32_LAST.get(gpu.generation, reached)
     part = reached / row[0].scale
+    of_ways = has_ways(of, problem)
     few = kinds == ("forward",) and of.wide // of.groups <= direct_convolutions.MOST_CHANNELS
     if few and of.dims == 3:
         total = _few_channels_ns(problem)
     else:
         part *= transposed_share(of, problem)
-        ways = _way_ns if has_ways(of, problem) else _kind_ns
-        total = sum(ways(kind, of, problem, row[0], part) for kind in kinds)
+        kind_ns = _way_ns if of_ways else _kind_ns
+        total = sum(kind_ns(kind, of, problem, row[0], part) for kind in kinds)
     if few and of.dims == 2 and of.kernel > 1 and problem.item_bytes == 4:
         total = max(total, _few_results_ns(of, problem))
     total = max(total, floor) + streams.bias_ns(problem)
-    if has_ways(of, problem):
+    if of_ways:
         near = winograd.constants_for(gpu)[2] if kinds == ("forward",) else "borrowed"  # no gradient was timed alone
         return Price(total, floor, band("winograd", near, gpu.key, total / 1000.0))
     if not direct_convolutions.is_of_networks(problem):

@@ -61,11 +61,11 @@ def dimensions(problem: Problem) -> int:
     Of strided ones the signature says it.
     """
     signature, shapes = problem.signature, problem.inputs
+    if strided := int(dict(signature.detail).get("strided", 0)):
+        return strided
     output = signature.shapes[-1] if len(signature.shapes) > signature.inputs else shapes[0]
     wide = [(1,) * (len(output) - len(shape)) + shape for shape in shapes if len(shape) <= len(output)]
     along = [tuple(shape[at] == size for shape in wide) for at, size in enumerate(output) if size > 1]
-    if strided := int(dict(signature.detail).get("strided", 0)):
-        return strided
     return sum(one != before for before, one in zip([None, *along], along, strict=False))
 
 

@@ -23,7 +23,7 @@ from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.dispatch.moves import transfer
 from windtunnel.seam.torch.rehearsal.untouched import LARGE
 from windtunnel.seam.torch.state.state import State
-from windtunnel.seam.torch.tags import Tag, is_physically_meta, tag_of
+from windtunnel.seam.torch.tags import Tag
 from windtunnel.seam.torch.tensor import placeholders
 from windtunnel.seam.torch.tensor.placeholders import Placeholders, Target
 
@@ -83,16 +83,15 @@ class _Finder(pickle.Pickler):
 
     def persistent_id(self, obj: object) -> str | None:
         if isinstance(obj, Tensor):
-            local: Tensor = getattr(obj, "_local_tensor", obj)  # a DTensor's
-            absent = is_physically_meta(local) and tag_of(local).device >= 0
-            storage = local.untyped_storage() if local.layout is torch.strided else torch.UntypedStorage()
+            lacking = placeholders.lacks_values(getattr(obj, "_local_tensor", obj), self.most)  # a DTensor's part
         elif isinstance(obj, (torch.TypedStorage, torch.UntypedStorage)):
             storage = obj._untyped_storage if isinstance(obj, torch.TypedStorage) else obj
             tag: Tag = storage._wt  # type: ignore[attr-defined]  # the seam's
             absent = physical_device(storage).type == "meta" and tag.device >= 0
+            lacking = absent or (getattr(storage, "_wt_made_up", False) and storage.nbytes() > self.most)
         else:
             return None
-        if absent or (getattr(storage, "_wt_made_up", False) and storage.nbytes() > self.most):
+        if lacking:
             raise _FoundError
         return "tensor"
 
