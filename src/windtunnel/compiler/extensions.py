@@ -107,14 +107,18 @@ class Builder:
         if not (self.headers / "windtunnel_common.h").exists():
             torch_headers.write(torch.folder / "include", self.headers)
 
-    def settings(self, sources: Sources, cuda: bool) -> Settings:
+    def settings(self, sources: Sources, file: Path) -> Settings:
         """How one of the sources is compiled."""
-        given = translated((*sources.options, *sources.cuda_options) if cuda else sources.options)
+        cuda = file.suffix in CUDA_SUFFIXES
+        asked = (*sources.options, *sources.cuda_options)
+        given = translated(asked if cuda else sources.options)
         include = (str(self.headers), *self.torch.include)
         folders = tuple(f"-I{folder}" for folder in (*sources.include, *{str(f.parent) for f in sources.files}))
         defined = (f"-DTORCH_EXTENSION_NAME={sources.name}", "-DTORCH_API_INCLUDE_EXTENSION_H")
         return Settings(self.clang, self.capability, include, (*folders, *defined, *given),
-                        cuda and fast_math_in(sources.cuda_options), many=True)  # fmt: skip
+                        cuda and fast_math_in(sources.cuda_options),
+                        optimized=not _uses_torch(file) or any(re.match("-O[1-9sf]", option) for option in asked),
+                        many=True)  # fmt: skip
 
     # ------------------------------------------------------------------ the library that stands for CUDA's
 
@@ -137,8 +141,8 @@ class Builder:
 
     def precompiled(self, kind: str, settings: Settings) -> str:
         """PyTorch's headers, precompiled for one of the passes; empty where clang cannot."""
-        fast = "-fast" if settings.fast_math else ""
-        output = self.base / "{}-sm_{}{}{}.pch".format(kind, *self.capability, fast if kind == "device" else "")
+        form = ("-fast" if settings.fast_math else "") if kind == "device" else "-O1" if settings.optimized else ""
+        output = self.base / "{}-sm_{}{}{}.pch".format(kind, *self.capability, form)
         if not output.exists():
             plain = replace(settings, options=(), precompiled={})
             with Work(self.base) as work:
@@ -196,9 +200,8 @@ class Builder:
         return sorted(path for path in found if not path.startswith(outside))
 
     def _compile(self, file: Path, at: int, sources: Sources, work: Path) -> Path:
-        cuda = file.suffix in CUDA_SUFFIXES
         made = work / f"{file.stem}-{at}.o"
-        settings = self.settings(sources, cuda)
+        settings = self.settings(sources, file)
         try:
             self._passes(file, made, settings, precompile=_uses_torch(file))
         except CompileError as error:

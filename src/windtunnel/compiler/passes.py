@@ -27,10 +27,11 @@ TYPED = ("-Xclang", "-no-enable-noundef-analysis", "-fstrict-aliasing", "-Xclang
 a shuffle (else every lane is taken for that one). What type each access has is noted for `accesses.py`, which takes the
 notes away before anything is optimized by them: memory may be looked at as another type."""
 UNOPTIMIZED = ("-emit-llvm", "-Xclang", "-disable-llvm-passes")
-HOST = ("--cuda-host-only", "-fPIC", "-O1", "-fwrapv")
+HOST = ("--cuda-host-only", "-fPIC", "-fwrapv")
 """NVIDIA's compiler has host code compiled without optimization, in which whole numbers that overflow wrap around."""
-EMIT_PCH = ("-Xclang", "-emit-pch", "-Xclang", "-fno-pch-timestamp")
-"""Headers that are installed anew with the same text stay good."""
+EMIT_PCH = ("-Xclang", "-emit-pch", "-Xclang", "-fno-pch-timestamp", "-fpch-instantiate-templates")
+"""Headers that are installed anew with the same text stay good; their templates are instantiated once, not by each
+source."""
 USED_BEFORE = ("-Wno-everything", "-Wuninitialized")
 UNWRITTEN = re.compile(r"^(.+?):(\d+):\d+: warning: variable '(\w+)' is uninitialized when used here", re.MULTILINE)
 """A variable that no way writes before its use, which what follows makes nothing of."""
@@ -59,6 +60,8 @@ class Settings:
     precompiled: dict[str, str] = field(default_factory=dict, hash=False)
     whole: bool = True
     """Whether sources may hold host code, as nvcc's do, not kernels alone, as NVRTC's."""
+    optimized: bool = True
+    """Whether host code is: that of an extension, which calls PyTorch, takes twice as long to compile then."""
     many: bool = False
     """Whether many kernels are made PTX one by one, when they are launched."""
 
@@ -69,6 +72,11 @@ class Settings:
         own = ("-idirafter", self.clang.headers) if self.clang.headers else ()
         whole = ("-include", "windtunnel/host.h") if self.whole else ()
         return (*QUIET, *folders, *own, STANDARD, *whole, *self.options)
+
+    @property
+    def of_host(self) -> tuple[str, ...]:
+        """What the pass over host code is given."""
+        return (*HOST, "-O1" if self.optimized else "-O0")
 
     @property
     def target(self) -> str:
@@ -119,7 +127,7 @@ class Settings:
             embedded = ptx.with_suffix(".embedded")
             embedded.write_bytes(ptx.read_bytes() + b"\0")
             binary = ("-Xclang", "-fcuda-include-gpubinary", "-Xclang", str(embedded))
-        self._compiled(source, output, *CUDA, self.target, *self.common, *HOST, "-c",
+        self._compiled(source, output, *CUDA, self.target, *self.common, *self.of_host, "-c",
                        *_listing(output), *binary, *self._precompiled("host"), host=True)  # fmt: skip
 
     def plain(self, source: Path, output: Path) -> None:
@@ -129,7 +137,7 @@ class Settings:
     def precompile(self, kind: str, header: Path, output: Path) -> None:
         """A header, precompiled for one of the passes."""
         if kind == "host":
-            self.clang.run(*CUDA, self.target, *self.common, *HOST, "-S",
+            self.clang.run(*CUDA, self.target, *self.common, *self.of_host, "-S",
                            *EMIT_PCH, header, "-o", output)  # fmt: skip
         else:
             fast = FAST_MATH if self.fast_math else ()
