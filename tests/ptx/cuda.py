@@ -28,7 +28,7 @@ PRELUDE = """
 #define blockDim_x __nvvm_read_ptx_sreg_ntid_x()
 #define gridDim_x __nvvm_read_ptx_sreg_nctaid_x()
 #define __syncthreads() __nvvm_bar_sync(0)
-#define __syncwarp() __nvvm_bar_warp_sync(0xffffffffu)
+#define __syncwarp(...) __nvvm_bar_warp_sync(0xffffffffu __VA_OPT__(& (__VA_ARGS__)))
 #define KERNEL extern "C" __global__ void
 extern "C" __device__ int vprintf(const char *, const void *);
 extern "C" __device__ void __assertfail(const char *, const char *, unsigned, const char *, unsigned long);

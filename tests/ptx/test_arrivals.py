@@ -86,6 +86,36 @@ KERNEL k(const float *x, float *y, int bytes, int from, int to) {
   if (threadIdx_x < bytes / 4) y[threadIdx_x] = s[to + bytes / 4 - 1 - threadIdx_x];
 }
 """
+MANY = r"""
+KERNEL k(float *y, int count) {
+  __shared__ unsigned long b[200];
+  __shared__ float s[200];
+  int lane = threadIdx_x % 32, warp = threadIdx_x / 32;
+  if (threadIdx_x == 0) for (int j = 0; j < count; j++) begin(&b[j], 1);
+  __syncthreads();
+  for (int j = 0; j < count && lane == 0; j++) {
+    if (warp == 0) { s[j] = j; arrive(&b[j], 1); }
+    else {
+      while (!parity(&b[j == count - 1 ? 0 : j], 0)) ;
+      y[j] = s[j];
+    }
+  }
+}
+"""
+
+
+def test_a_barrier_of_many_orders_nothing_for_another_one() -> None:
+    y = np.zeros(200, np.float32)
+    found = launch(HEAD + MANY, [y, 200], block=(64,), arch="sm_90")  # the last but asks the first
+    assert {(fault.kind, fault.address) for fault in found.faults} == {("shared-race", 200 * 8 + 199 * 4)}
+
+
+def test_many_barriers_order_what_was_before_them() -> None:
+    y = np.zeros(200, np.float32)
+    right = MANY.replace("j == count - 1 ? 0 : j", "j")
+    found = launch(HEAD + right, [y, 200], block=(64,), arch="sm_90")
+    assert (y == np.arange(200)).all()
+    assert found.faults == ()
 
 
 @pytest.mark.parametrize("checks", ["all", "none"])

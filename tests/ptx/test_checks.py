@@ -386,6 +386,102 @@ PROGRAMS = [
   if (blockIdx_x == 0) y[t] = v;
 }""",
     ),
+    Program(
+        "a sync of other lanes",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ volatile float s[32];
+  int t = threadIdx_x;
+  s[t] = x[t];
+  if (t < 16) __syncwarp(0xffff);
+  else __syncwarp(0xffff0000);
+  y[t + 32 * blockIdx_x] = s[31 - t];  // fault: warp-race
+}""",
+        block=(32,),
+    ),
+    Program(
+        "a sync of these lanes",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ volatile float s[32];
+  int t = threadIdx_x;
+  s[t] = x[t];
+  if (t < 16) __syncwarp(0xffff);
+  else __syncwarp(0xffff0000);
+  y[t + 32 * blockIdx_x] = s[t ^ 15];
+}""",
+        block=(32,),
+    ),
+    Program(
+        "overwritten by lanes that have not met the reader",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ volatile float s[32];
+  int t = threadIdx_x;
+  s[t] = x[t];
+  __syncwarp();
+  float v = s[t ^ 16];
+  unsigned half = t < 16 ? 0xffff : 0xffff0000;
+  __syncwarp(half);
+  s[t] = v + 1.f;  // fault: warp-race
+  y[t + 32 * blockIdx_x] = v;
+}""",
+        block=(32,),
+    ),
+    Program(
+        "overwritten by lanes that another one has told",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ volatile float s[32];
+  int t = threadIdx_x;
+  if (t < 3) {
+    if (t == 0) s[0] = x[0];
+    if (t < 2) __syncwarp(3);
+    if (t > 0) __syncwarp(6);
+    if (t == 2) y[32 * blockIdx_x] = s[0];
+  }
+}""",
+        block=(32,),
+    ),
+    Program(
+        "read before the one that tells has met the writer",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ volatile float s[32];
+  int t = threadIdx_x;
+  if (t < 3) {
+    if (t > 0) __syncwarp(6);
+    if (t == 0) s[0] = x[0];
+    if (t < 2) __syncwarp(3);
+    if (t == 2) y[32 * blockIdx_x] = s[0];  // fault: warp-race
+  }
+}""",
+        block=(32,),
+    ),
+    Program(
+        "a tile of eight",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ volatile float s[32];
+  int t = threadIdx_x;
+  unsigned tile = 0xffu << (t & 24);
+  float v = x[t];
+  for (int j = 4; j > 0; j >>= 1) { s[t] = v; __syncwarp(tile); v += s[t ^ j]; __syncwarp(tile); }
+  y[t + 32 * blockIdx_x] = v;
+}""",
+        block=(32,),
+    ),
+    Program(
+        "a tile of eight that reaches beyond itself",
+        """KERNEL k(float *x, float *y, int n) {
+  __shared__ volatile float s[32];
+  int t = threadIdx_x;
+  unsigned tile = 0xffu << (t & 24);
+  float v = x[t];
+  for (int j = 8; j > 0; j >>= 1) {
+    s[t] = v;  // fault: warp-race
+    __syncwarp(tile);
+    v += s[t ^ j];  // fault: warp-race
+    __syncwarp(tile);
+  }
+  y[t + 32 * blockIdx_x] = v;
+}""",
+        block=(32,),
+    ),
 ]
 
 

@@ -11,7 +11,7 @@ from windtunnel.errors import UnsupportedError
 from windtunnel.ptx.calls import Flat
 from windtunnel.ptx.facts import Facts, Kind
 from windtunnel.ptx.line import Lines
-from windtunnel.ptx.meeting import collective, mask_operand, meets, ranks
+from windtunnel.ptx.meeting import ALL_LANES, collective, mask_operand, meets, ranks
 from windtunnel.ptx.syntax import Instruction, Label
 
 ENDS = ("bra", "ret", "exit", "trap", "brx")
@@ -68,6 +68,8 @@ class Graph:
     """Whether it copies to shared memory asynchronously."""
     apart_at_barriers: bool = False
     """Whether there are barriers at which only a part of a block's warps may meet."""
+    lanes_apart: bool = False
+    """Whether there are places at which only a part of a warp's lanes may meet."""
     sums: bool = False
     """Whether it adds up floating-point numbers in global memory by atomics."""
     unfenced: bool = False
@@ -237,6 +239,7 @@ def _describe(graph: Graph) -> None:
     graph.unfenced = polls and not graph.fenced and not locks - {"shared"}
     graph.copies = any(i.name == "cp" for i in every)
     graph.apart_at_barriers = any(map(of_some, every))
+    graph.lanes_apart = any(meets(i) and mask_operand(i) not in ALL_LANES for i in every)
     graph.raw = _raw(graph, every)
 
 

@@ -25,6 +25,7 @@ from windtunnel.ptx.structures import (
     CHECK,
     COUNT,
     LANES,
+    LANES_BYTES,
     ORDER_BYTES,
     OWN_BYTES,
     PAGE,
@@ -313,6 +314,8 @@ class Run:
             machine.unfenced = int(self.kernel.graph.unfenced)
             machine.atomics = int(not self.kernel.graph.locks and any(s.kind == "atomic" for s in self.sites))
             machine.copies, machine.clocks = self.own.copies, self.own.clocks
+            if self.kernel.graph.lanes_apart:
+                machine.lanes = self._zeroed(LANES_BYTES)
         machine.epoch, machine.shared_room = 1, shared
         narrow = any(0 < site.size < 4 and site.space in ("shared", "generic") for site in self.sites)
         machine.grain = 0 if narrow else 2

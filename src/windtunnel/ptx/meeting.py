@@ -15,6 +15,8 @@ INDEPENDENT = 70
 instruction that names the same lanes, as the PTX guide says of `shfl.sync` and its like."""
 MASKS = {"shfl": 4, "vote": 2, "match": 2, "redux": 2, "elect": 1, "bar": 0, "barrier": 0}
 """The operand that names the lanes."""
+ALL_LANES = ("-1", "0xffffffff", "4294967295")
+"""That operand, where it surely names all."""
 
 
 def meets(instruction: Instruction) -> bool:

@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 
 from windtunnel.ptx.flow import Graph
 from windtunnel.ptx.memory import zeroed
-from windtunnel.ptx.structures import CLOCKS_BYTES, COPIES_BYTES, LANES, SHADOW_BYTES, SHADOW_HEAD, TOUCH_BYTES
+from windtunnel.ptx.structures import (
+    BARRIER,
+    CLOCKS_BYTES,
+    COPIES_BYTES,
+    LANES,
+    MEETING_BYTES,
+    SHADOW_BYTES,
+    SHADOW_HEAD,
+    TOUCH_BYTES,
+)
 
 MOST_NUMBERS = (1 << 30) - 2
 """The runtime has two bits of its own beside a block's number."""
@@ -33,7 +42,9 @@ def of_a_block(shared: int, threads: int, graph: Graph) -> BlockShadow:
     """For so many bytes of shared memory."""
     copies = SHADOW_HEAD + SHADOW_BYTES * shared
     clocks = copies + COPIES_BYTES * threads * graph.copies
-    size = clocks + (CLOCKS_BYTES + 2 * TOUCH_BYTES * shared * -(-threads // LANES)) * graph.apart_at_barriers
+    touches = 2 * TOUCH_BYTES * shared * -(-threads // LANES)
+    meetings = MEETING_BYTES * (shared // BARRIER + 1)
+    size = clocks + (CLOCKS_BYTES + touches + meetings) * graph.apart_at_barriers
     return BlockShadow(size, copies * graph.copies, clocks * graph.apart_at_barriers)
 
 

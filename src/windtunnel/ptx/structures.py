@@ -17,8 +17,12 @@ SHADOW_BYTES, SHADOW_HEAD = 48, 64
 """Of a cell of shared memory, and before the first one."""
 COPIES_BYTES = 72
 """`Copies` of runtime.h."""
-CLOCKS_BYTES = 4 * 32 * (32 + 16) + 8 * 64 + 2 * 4 * 64 * 32
+CLOCKS_BYTES = 4 * 32 * (32 + 16) + 2 * 4
 """`Clocks` of runtime.h."""
+MEETING_BYTES, BARRIER = 4 * (2 + 2 * 32), 8
+"""`Meeting` of runtime.h, and the bytes of shared memory of which each is one."""
+LANES_BYTES = 2 * 32 * 4 * (1 + 32 * 32)
+"""`Lanes` of runtime.h, of all warps of a block."""
 TOUCH_BYTES = 12
 """`Touch` of runtime.h, one a warp."""
 CHECK, COUNT = 1, 2
@@ -68,7 +72,8 @@ class Machine(Structure):
         ("base", c_uint32), ("several", c_uint32), ("atomics", c_int32),
         ("global_grain", c_int32), ("sums", c_int32), ("unfenced", c_int32),
         ("pool", c_void_p), ("pool_used", c_int64), ("generation", c_uint32), ("together", c_uint32),
-        ("chosen", c_int32), ("chosen_site", c_int32), ("clocks", c_int64), ("copies", c_int64), ("hot", Hot * HOT),
+        ("chosen", c_int32), ("chosen_site", c_int32), ("clocks", c_int64), ("lanes", c_void_p),
+        ("copies", c_int64), ("hot", Hot * HOT),
     ]  # fmt: skip
 
 

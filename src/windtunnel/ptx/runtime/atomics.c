@@ -90,32 +90,15 @@ enum { INIT, INVAL, ARRIVE, ARRIVE_DROP, TEST, PARITY, EXPECT, COMPLETE };
 #define MOST ((1ull << COUNT_BITS) - 1)
 #define MOST_BYTES ((1ull << BYTES_BITS) - 1)
 
-// Where the clocks of a barrier in memory lie; -1: there are too many.
-static int clock_of(Context *c, Clocks *k, uint64_t address) {
-  uint64_t place = address - c->shared_base + 1;
-  for (int i = 0; i < IN_MEMORY; i++) {
-    if (!k->place[i]) k->place[i] = place;
-    if (k->place[i] == place) return i;
-  }
-  return -1;
-}
-
 // What a warp's operation on a barrier in memory orders: `ends` says that the phase is over, `passed` that it has seen so.
 static void order_by(Context *c, int warp, int operation, uint64_t address, int ends, int passed) {
   Machine *m = c->machine;
   if (!m->clocks) { m->epoch += ends; return; }
-  Clocks *k = (Clocks *)((char *)m->shadow + m->clocks);
-  int i = clock_of(c, k, address);
-  if (i < 0) {
-    m->epoch++;
-    for (int w = 0; ends && w < c->warps; w++)
-      for (int other = 0; other < c->warps; other++) if (other != w) k->seen[w][other] = m->epoch;
-    return;
-  }
-  if (operation == INIT) memset(k->gathered[i], 0, sizeof *k->gathered), memset(k->released[i], 0, sizeof *k->released);
-  if (operation == ARRIVE || operation == ARRIVE_DROP || operation == COMPLETE) hand_on(c, k->gathered[i], warp);
-  if (ends) memcpy(k->released[i], k->gathered[i], sizeof *k->released);
-  if (passed) take_over(c, k->released[i], warp);
+  Meeting *one = meeting_at(c, address - c->shared_base);
+  if (operation == INIT) memset(one->gathered, 0, sizeof one->gathered), memset(one->released, 0, sizeof one->released);
+  if (operation == ARRIVE || operation == ARRIVE_DROP || operation == COMPLETE) hand_on(c, one->gathered, warp);
+  if (ends) memcpy(one->released, one->gathered, sizeof one->released);
+  if (passed) take_over(c, one->released, warp);
 }
 
 void wt_mbarrier(int operation, int bits, const uint64_t *a, const uint64_t *x, uint64_t *out, Context *c, Frame *f) {

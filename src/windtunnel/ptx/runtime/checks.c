@@ -259,11 +259,18 @@ void wt_block(Context *c) {
 }
 
 // All lanes meet.
-void wt_met(int memory, Context *c, Frame *f) { c->machine->warp_epoch[f->warp & 63] += memory, c->machine->warp_met[f->warp & 63]++; }
+void wt_met(int memory, Context *c, Frame *f) { all_meet(c->machine, f->warp, memory); }
 
 void wt_meet(const uint32_t *named, int bits, int site, int memory, Context *c, Frame *f) {
-  Machine *m = c->machine;
-  m->warp_epoch[f->warp & 63] += memory, m->warp_met[f->warp & 63]++; // what lanes have read, they have before they meet
+  uint32_t left = c->machine->lanes ? (uint32_t)bits : 0;
+  if (!left) all_meet(c->machine, f->warp, memory);
+  while (left) { // those that name the same lanes
+    uint32_t who = named[__builtin_ctz(left)];
+    for (uint32_t b = left; b; b &= b - 1)
+      if (named[__builtin_ctz(b)] == who) left &= ~(b & -b);
+    if (f->alive & ~who) some_meet(c->machine, f->warp, memory, who);
+    else all_meet(c->machine, f->warp, memory);
+  }
   for (uint32_t b = (uint32_t)bits; b; b &= b - 1) {
     int lane = __builtin_ctz(b);
     uint32_t missing = f->forced >> lane & 1 ? named[lane] & ~(uint32_t)bits : 0;

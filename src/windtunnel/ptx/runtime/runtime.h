@@ -67,13 +67,25 @@ typedef struct {
 
 // In kernels where only some warps of a block may meet, at barriers with a number or in memory: from which epoch on what
 // a warp did is not known to be over for another one. Behind it a Touch a cell and warp: of reads, then of atomics.
-enum { WARPS = 32, NAMED = 16, IN_MEMORY = 64 };
+enum { WARPS = 32, NAMED = 16 };
 typedef struct {
   uint32_t seen[WARPS][WARPS];  // what a warp has learnt of each
   uint32_t handed[NAMED][WARPS]; // what those that have arrived at a barrier hand on
-  uint64_t place[IN_MEMORY];     // of barriers in memory, + 1; 0: free
-  uint32_t gathered[IN_MEMORY][WARPS], released[IN_MEMORY][WARPS];
+  uint32_t used, padding;        // how many Meetings are: those of the places in memory that have been barriers
 } Clocks;
+
+// A barrier in memory. Behind the Touches is one for each place that may be one, and before each the number + 1 of the
+// Meeting that is the place's: what follows from the numbers of places to these.
+typedef struct {
+  uint32_t of_place, place, gathered[WARPS], released[WARPS];
+} Meeting;
+
+// What the lanes of a warp know of each other, where they may meet in parts: each has met `floor`, and lane a has met
+// all that lane b did before `known[a][b]`.
+typedef struct {
+  uint32_t floor, known[LANES][LANES];
+} Lanes;
+enum { MEMORY, ANYTHING }; // counted by Machine.warp_epoch, and by warp_met
 
 // When a block last handed on what it had written (an atomic or the like behind a fence), and last took what others had.
 typedef struct {
@@ -123,6 +135,7 @@ typedef struct {
   uint32_t generation, together; // which pages are of now; several blocks are under way
   int32_t chosen, chosen_site; // what shuffles take from lanes that are not there: that at the site, else zeros; or 0: what comes
   int64_t clocks;   // where a block's Clocks lie behind its shadow, or 0: all its warps meet at once
+  Lanes *lanes;     // of each warp, MEMORY and ANYTHING; null: lanes meet all at once
   int64_t copies;   // where the threads' Copies lie behind a block's shadow, or 0: it makes none
   Hot hot[HOT];
 } Machine;
@@ -229,6 +242,9 @@ void shared_shadow(Context *c, uint64_t offset, int size, int site, int thread, 
 int shared_run(Context *c, uint64_t offset, int bytes, int size, int warp, int lane, int twice, int kind);
 void begin_copies(Context *c);
 void begin_clocks(Context *c);
+Meeting *meeting_at(Context *c, uint64_t offset);
+void all_meet(Machine *m, int warp, int memory);
+void some_meet(Machine *m, int warp, int memory, uint32_t who);
 void hand_on(Context *c, uint32_t *to, int warp);
 void take_over(Context *c, const uint32_t *from, int warp);
 void pass_barrier(Context *c, int number, uint32_t arrived, uint32_t waiting);

@@ -14,8 +14,30 @@ static inline int current(uint32_t number, uint32_t base) { return (int32_t)numb
 
 static Clocks *clocks_of(Machine *m) { return (Clocks *)((char *)m->shadow + m->clocks); }
 
+// Of the places that may be barriers.
+static Meeting *meetings_of(Context *c) {
+  Machine *m = c->machine;
+  return (Meeting *)((Touch *)(clocks_of(m) + 1) + 2 * (int64_t)m->shared_room * c->warps);
+}
+
+// The barrier at an offset of shared memory.
+Meeting *meeting_at(Context *c, uint64_t offset) {
+  Meeting *all = meetings_of(c), *of = &all[offset / 8];
+  Clocks *k = clocks_of(c->machine);
+  if (!of->of_place) {
+    of->of_place = ++k->used;
+    all[k->used - 1].place = (uint32_t)(offset / 8);
+  }
+  return &all[of->of_place - 1];
+}
+
 void begin_clocks(Context *c) {
   Clocks *k = clocks_of(c->machine);
+  Meeting *all = meetings_of(c);
+  for (uint32_t i = 0; i < k->used; i++) {
+    all[all[i].place].of_place = 0;
+    memset(all[i].gathered, 0, sizeof all->gathered), memset(all[i].released, 0, sizeof all->released);
+  }
   memset(k, 0, sizeof *k);
   for (int w = 0; w < c->warps; w++)
     for (int other = 0; other < WARPS; other++) k->seen[w][other] = c->machine->epoch;
@@ -36,7 +58,43 @@ void take_over(Context *c, const uint32_t *from, int warp) {
   uint32_t *seen = clocks_of(m)->seen[warp];
   for (int w = 0; w < c->warps; w++)
     if (w != warp && from[w] > seen[w]) seen[w] = from[w];
-  m->warp_epoch[warp & 63]++, m->warp_met[warp & 63]++;
+  all_meet(m, warp, 1);
+}
+
+// All lanes of a warp meet: what they have read, they have before that; what they did to memory is over, if it says so.
+void all_meet(Machine *m, int warp, int memory) {
+  warp &= 63;
+  m->warp_epoch[warp] += memory, m->warp_met[warp]++;
+  if (!m->lanes) return;
+  if (memory) m->lanes[2 * warp + MEMORY].floor = m->warp_epoch[warp];
+  m->lanes[2 * warp + ANYTHING].floor = m->warp_met[warp];
+}
+
+static void learn(Lanes *l, uint32_t now, uint32_t who) {
+  for (int other = 0; other < LANES; other++) {
+    uint32_t best = 0;
+    for (uint32_t b = who; b; b &= b - 1)
+      if (l->known[__builtin_ctz(b)][other] > best) best = l->known[__builtin_ctz(b)][other];
+    if (who >> other & 1) best = now;
+    for (uint32_t b = who; b; b &= b - 1) l->known[__builtin_ctz(b)][other] = best;
+  }
+}
+
+// Only some lanes meet.
+void some_meet(Machine *m, int warp, int memory, uint32_t who) {
+  warp &= 63;
+  if (memory) learn(&m->lanes[2 * warp + MEMORY], ++m->warp_epoch[warp], who);
+  learn(&m->lanes[2 * warp + ANYTHING], ++m->warp_met[warp], who);
+}
+
+// Whether a thread has met another lane of its warp since that did something; `at` has the low bits of when.
+static int met_since(Machine *m, uint32_t thread, uint32_t other, uint32_t at, int which) {
+  uint32_t warp = thread / LANES & 63, now = which == MEMORY ? m->warp_epoch[warp] : m->warp_met[warp];
+  uint32_t ago = (now - at) & 0xffff;
+  if (!m->lanes || !ago) return ago != 0;
+  Lanes *l = &m->lanes[2 * warp + which];
+  uint32_t known = l->known[thread % LANES][other % LANES];
+  return (known > l->floor ? known : l->floor) > now - ago;
 }
 
 // Warps pass a barrier: those of `arrived` have done so since it was passed last.
@@ -76,14 +134,23 @@ static void note(Context *c, Touch *warps, uint32_t *cell, int64_t step, uint32_
   cell[0] = epoch;
 }
 
+// Of the lanes that did something at `tag`, those that this one has not met since.
+static uint32_t not_met(Context *c, uint32_t by, uint32_t tag, uint32_t lanes, uint32_t bit, int which) {
+  if (by == tag || by >> 16 != tag >> 16 || !c->machine->lanes) return by == tag ? lanes & ~bit : 0;
+  uint32_t found = 0, thread = (tag >> 16) * LANES + __builtin_ctz(bit);
+  for (uint32_t b = lanes & ~bit; b; b &= b - 1)
+    if (!met_since(c->machine, thread, __builtin_ctz(b), by & 0xffff, which)) found |= b & -b;
+  return found;
+}
+
 // Who else has touched a cell so, with no barrier since: another warp or a lane of the same one; or nobody.
 enum { NOBODY, LANE, WARP };
-static int touched(Context *c, const Touch *warps, const uint32_t *cell, int64_t step, uint32_t tag, uint32_t bit, int *other) {
+static int touched(Context *c, const Touch *warps, const uint32_t *cell, int64_t step, uint32_t tag, uint32_t bit, int which, int *other) {
   uint32_t warp = tag >> 16;
   if (warps) {
     int found = NOBODY;
     for (int w = 0; w < c->warps; w++) {
-      uint32_t lanes = w != (int)warp ? warps[w].lanes : warps[w].tag == tag ? warps[w].lanes & ~bit : 0;
+      uint32_t lanes = w != (int)warp ? warps[w].lanes : not_met(c, warps[w].tag, tag, warps[w].lanes, bit, which);
       if (!lanes || !since(c->machine, warp, w, warps[w].at)) continue;
       *other = w * LANES + __builtin_ctz(lanes), found = w != (int)warp ? WARP : LANE;
       if (found == WARP) break;
@@ -92,8 +159,9 @@ static int touched(Context *c, const Touch *warps, const uint32_t *cell, int64_t
   }
   uint32_t by = cell[step], lanes = cell[2 * step];
   if (cell[0] != c->machine->epoch) return NOBODY;
-  int found = by >> 16 != warp ? WARP : by == tag && lanes & ~bit ? LANE : NOBODY;
-  *other = by == MANY ? -1 : (int)(by >> 16) * LANES + __builtin_ctz((found == WARP ? lanes : lanes & ~bit) | 0x80000000);
+  uint32_t unmet = not_met(c, by, tag, lanes, bit, which);
+  int found = by >> 16 != warp ? WARP : unmet ? LANE : NOBODY;
+  *other = by == MANY ? -1 : (int)(by >> 16) * LANES + __builtin_ctz((found == WARP ? lanes : unmet) | 0x80000000);
   return found;
 }
 
@@ -158,7 +226,7 @@ static void own_shadow(Context *c, Region *r, int64_t q, int site, int thread, i
   if (kind == LOAD) {
     if (wrote && writer != thread && since(m, warp, writer / LANES, at[OWN_WROTE * step])) {
       if (writer / LANES != (int)warp) report(c, OWN_RACE, site, thread, writer, p, 1);
-      else if (at[OWN_WRITER * step] >> 16 == now && at[OWN_ACCESS * step] != m->access) report(c, OWN_WARP_RACE, site, thread, writer, p, 1);
+      else if (!met_since(m, thread, writer, at[OWN_WRITER * step] >> 16, MEMORY) && at[OWN_ACCESS * step] != m->access) report(c, OWN_WARP_RACE, site, thread, writer, p, 1);
     }
     if (!read) { // what it says is of another block
       *reads = m->epoch - 1;
@@ -167,7 +235,7 @@ static void own_shadow(Context *c, Region *r, int64_t q, int site, int thread, i
     note(c, warps, reads, step, tag, bit);
     return;
   }
-  int found = read ? touched(c, warps, reads, step, tag, bit, &reader) : NOBODY;
+  int found = read ? touched(c, warps, reads, step, tag, bit, ANYTHING, &reader) : NOBODY;
   if (found) report(c, found == WARP ? OWN_RACE : OWN_WARP_RACE, site, thread, reader, p, 2);
   at[OWN_WROTE * step] = m->epoch, at[OWN_WRITER * step] = now << 16 | thread, at[OWN_ACCESS * step] = m->access;
 }
@@ -340,7 +408,7 @@ static void beside_atomics(Context *c, uint64_t q, int site, int thread, int kin
     note(c, warps, cell, step, tag, bit);
     return;
   }
-  int found = touched(c, warps, cell, step, tag, bit, &other);
+  int found = touched(c, warps, cell, step, tag, bit, MEMORY, &other);
   if (found) report(c, found == WARP ? RACE : WARP_RACE, site, thread, other, offset, 3);
 }
 
@@ -363,14 +431,14 @@ void shared_shadow(Context *c, uint64_t offset, int size, int site, int thread, 
     else if (kind == ATOMIC) continue;
     if (writer != thread && since(m, warp, writer / LANES, cell[WROTE * step])) {
       if (writer / LANES != warp) report(c, RACE, site, thread, writer, offset, 1);
-      else if (cell[WRITER * step] >> 16 == now && cell[WRITE_ACCESS * step] != m->access) report(c, WARP_RACE, site, thread, writer, offset, 1);
+      else if (!met_since(m, thread, writer, cell[WRITER * step] >> 16, MEMORY) && cell[WRITE_ACCESS * step] != m->access) report(c, WARP_RACE, site, thread, writer, offset, 1);
     }
     if (kind == ATOMIC) continue;
     if (kind == LOAD) {
       note(c, touches(c, q, 0), &cell[READ_AT * step], step, tag, bit);
       continue;
     }
-    int found = touched(c, touches(c, q, 0), &cell[READ_AT * step], step, tag, bit, &other), race = found == WARP ? RACE : WARP_RACE;
+    int found = touched(c, touches(c, q, 0), &cell[READ_AT * step], step, tag, bit, ANYTHING, &other), race = found == WARP ? RACE : WARP_RACE;
     if (found && cell[EARLY * step] && cell[WROTE * step] >= first) too_early(c, race, cell[EARLY * step] - 1, other, thread, offset);
     else if (found) report(c, race, site, thread, other, offset, 2);
     if (cell[WROTE * step] < first) cell[EARLY * step] = 0;
