@@ -310,12 +310,10 @@ class Run:
         if self.request.checks != "none":
             self.own = of_a_block(shared, self.request.threads, self.kernel.graph)
             machine.shadow = self._zeroed(self.own.size)
-            machine.sums = int(self.kernel.graph.sums)
-            machine.unfenced = int(self.kernel.graph.unfenced)
+            machine.sums, machine.unfenced = int(self.kernel.graph.sums), int(self.kernel.graph.unfenced)
             machine.atomics = int(not self.kernel.graph.locks and any(s.kind == "atomic" for s in self.sites))
             machine.copies, machine.clocks = self.own.copies, self.own.clocks
-            if self.kernel.graph.lanes_apart:
-                machine.lanes = self._zeroed(LANES_BYTES)
+            machine.lanes = self._zeroed(LANES_BYTES) if self.kernel.graph.lanes_apart else None
         machine.epoch, machine.shared_room = 1, shared
         narrow = any(0 < site.size < 4 and site.space in ("shared", "generic") for site in self.sites)
         machine.grain = 0 if narrow else 2
