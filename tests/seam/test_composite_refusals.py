@@ -298,7 +298,7 @@ ON_CUDA: dict[tuple[str, str], str] = {
 
 OF_DEVICES = {
     "_weight_norm", "block_diag", "cholesky_solve", "gradient", "linalg_multi_dot", "masked_fill",
-    "meshgrid", "nanquantile", "quantile", "weight_norm_differentiable_backward",
+    "meshgrid", "nanquantile", "quantile", "tensor_split", "weight_norm_differentiable_backward",
 }  # fmt: skip
 """Replaced for the text of tensors on two devices alone, which `test_refusals.py` compares."""
 

@@ -28,7 +28,8 @@ OF_VALUES = re.compile(
     r"|should be between 0 and 1|probability tensor|out of range: tried to access index"
     r"|INDICES element is out of DATA bounds|^invalid multinomial distribution|^Expected p_in >= 0 && p_in <= 1"
     r"|^invalid Poisson rate|^repeats can not be negative|^Found an invalid max index"
-    r"|^offsets\[-1\] can not be greater|^offsets decrease"
+    r"|^offsets\[-1\] can not be greater|^offsets decrease|^target out of range"
+    r"|^allocated size does not match required size"
 )
 """What the CPU's kernels say of bad values; other errors (shapes, dtypes) CUDA raises at the call as well. That a
 dimension has no elements at all is seen on the host (AdvancedIndex in TensorAdvancedIndexing.cpp)."""
@@ -102,10 +103,10 @@ def _refuse(before: Handler | None, dispatch: Dispatch, call: Call) -> object:
     return dispatch.general(call)
 
 
-def guarded(dispatch: Dispatch, call: Call) -> object:
-    """An operator whose CUDA kernel asserts that indices are in range."""
+def guarded(dispatch: Dispatch, call: Call, inner: Handler = hand_on) -> object:
+    """An operator whose CUDA kernel asserts that indices are in range; `inner` runs it."""
     try:
-        return hand_on(dispatch, call)
+        return inner(dispatch, call)
     except (IndexError, RuntimeError) as error:
         devices = [device_of(tensor) for tensor in call.tensors()]
         device = max(devices, default=-1)

@@ -26,6 +26,10 @@ ONLY_WHEN: Mapping[str, Callable[[dict[str, object]], bool]] = {
     "aten::bincount": lambda given: given.get("weights") is not None,
     "aten::median": lambda given: "dim" in given,
     "aten::nanmedian": lambda given: "dim" in given,
+    "aten::scatter": lambda given: given.get("reduce") == "multiply" and "src" in given,
+    "aten::scatter_": lambda given: given.get("reduce") == "multiply" and "src" in given,
+    "aten::scatter_reduce": lambda given: given["reduce"] == "prod",
+    "aten::scatter_reduce_": lambda given: given["reduce"] == "prod",
 }
 """Of some operators only some uses are nondeterministic; by their arguments."""
 

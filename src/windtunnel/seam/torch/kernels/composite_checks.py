@@ -121,6 +121,12 @@ def _spacing(tensor: Tensor, *, spacing: Sequence[Tensor], **kwargs: object) -> 
     return next((words.format(*apart) for one in spacing if (apart := _apart(tensor, one))), None)
 
 
+def _split(tensor: Tensor, places: Tensor, *args: object, **kwargs: object) -> str | None:
+    words = "tensor_split expected tensor_indices_or_sections to be on cpu, but it's on {}"
+    found = device_of(places)
+    return words.format(device_name(found)) if tensor.dim() and found >= 0 else None
+
+
 def saying(sentence: Sentence) -> Callable[..., object]:
     """A function of C++ that raises with this sentence where its tensors lie apart."""
 
@@ -136,6 +142,7 @@ COMPOSITES = {
     **dict.fromkeys((aten.meshgrid.default, aten.meshgrid.indexing), saying(_mesh)),
     **dict.fromkeys((aten.quantile.default, aten.nanquantile.default), saying(_quantile)),
     aten._weight_norm.default: saying(_weights),
+    aten.tensor_split.tensor_indices_or_sections: saying(_split),
     aten.linalg_multi_dot.default: saying(_chain),
     aten.gradient.tensorarray: saying(_spacing),
     aten.gradient.tensorarrayint: saying(_spacing),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from windtunnel.seam.torch.dispatch.asserts import guarded
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload
 from windtunnel.seam.torch.plans.call import Call
@@ -26,6 +27,9 @@ def substituted(names: Iterable[str], choose: Choose) -> tuple[dict[str, Handler
     """(handlers, what computes them in a replay) of operators; `choose` gives the kernel for one call on a device."""
 
     def called(dispatch: Dispatch, call: Call) -> object:
+        return guarded(dispatch, call, chosen_for) if call.plan.card.asserts else chosen_for(dispatch, call)
+
+    def chosen_for(dispatch: Dispatch, call: Call) -> object:
         func = call.plan.func
         chosen = choose(func, call.args, call.kwargs)
         if chosen is func and not call.kwargs:

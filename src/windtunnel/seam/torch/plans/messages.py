@@ -236,7 +236,9 @@ KERNELS = {
     "log_sigmoid_cpu": "log_sigmoid_forward_cuda", "cumsum_out_cpu": "cumsum_cuda",
     "logcumsumexp_out_cpu": "logcumsumexp_cuda", "compute_indices_weights_nearest": "upsample_nearest1d_out_frame",
     "binary_cross_entropy": "binary_cross_entropy_out_cuda", "multi_margin_loss_cpu_kernel": "multi_margin_loss_cuda",
-    "take_put_cpu": "put_cuda", "linalg_svd_cpu": "svd_cuda_gesvdjBatched",
+    "cdist": "cdist_cuda", "pdist": "pdist_cuda", "max_pool2d": "max_pool2d_with_indices_out_cuda_frame",
+    "upsample_nearest2d_channels_last": "upsample_nearest2d_out_frame", "take_put_cpu": "put_cuda",
+    "linalg_svd_cpu": "svd_cuda_gesvdjBatched",
 }  # fmt: skip
 """Kernels that CUDA names otherwise than by `cuda` in place of `cpu`: what an H200 said of PyTorch's operator database
 (tests/conformance/hardware/2026-11-27-H200-answers.json.gz), and comparisons and triangles like those."""
@@ -248,6 +250,16 @@ def _kernel(name: str) -> str:
 
 REWORDED: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"(?<=arguments from the ')(\w*)CPU(?=' backend)"), r"\1CUDA"),
+    # check_input_same_type_as_parameters of aten/src/ATen/native/Convolution.cpp: oneDNN has a text of its own
+    (
+        re.compile(r"^Input type \(torch\.(\w+)\) and (\w+) type \(torch\.(\w+)\) should be the same.*"),
+        r"Input type (torch.cuda.\1) and \2 type (torch.cuda.\3) should be the same",
+    ),
+    # sort_cuda_kernel of aten/src/ATen/native/cuda/Sort.cpp
+    (
+        re.compile("^ Sort does not support complex dtypes on CPU"),
+        "Sort currently does not support complex dtypes on CUDA.",
+    ),
     # toString of the tensor, in checkScalarTypes of aten/src/ATen/TensorUtils.cpp
     (re.compile(r"(?<=but got torch\.)(\w+Tensor instead \(while checking arguments)"), r"cuda.\1"),
     # max_pool3d_with_indices of aten/src/ATen/native/cuda/DilatedMaxPool3d.cu
