@@ -53,7 +53,9 @@ def test_times_grow_with_the_size():
         return times == sorted(times) and 2_000 <= times[0] <= 100_000
 
     kinds = sorted(set(KINDS.values()))
-    cases = [(name, kind, ranks) for name in gpus.names() for kind in kinds for ranks in (2, 3, 4, 5, 6, 8, 16)]
+    # GPUs whose collectives are of the same numbers take the same times.
+    unlike = {str(vars(links(name).collectives)): name for name in gpus.names()}.values()
+    cases = [(name, kind, ranks) for name in unlike for kind in kinds for ranks in (2, 3, 4, 5, 6, 8, 16)]
     assert not [case for case in cases if not grow(*case)]
 
 

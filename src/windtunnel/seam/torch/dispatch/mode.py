@@ -153,7 +153,8 @@ class Dispatch(TorchDispatchMode):
             plan.handler = without_kernel.explain
         plan.memory = plan.row is not None or not allocates_results_only(plan)
         known = plan.card
-        special = known.tf32 or known.library or (plan.memory and not plan.copies) or known.waits in ("always", "mask")
+        special = known.tf32 or known.library or known.workspace or known.waits in ("always", "mask")
+        special = special or bool(plan.memory and (plan.mutated or known.hidden_writes))
         plan.simple = plan.kernel and not special and plan.mutated in NONE_OR_FIRST and not plan.lists
         plan.direct = plan.handler is None and not plan.factory and not plan.looks
         return plan
@@ -227,8 +228,7 @@ class Dispatch(TorchDispatchMode):
                     scattered |= ordered and not value.is_contiguous()
                 except (NotImplementedError, RuntimeError, ValueError):  # sparse ones lack storage, nested ones sizes
                     return self.general(Call(plan, func, args, {}))
-                found = tag.device
-                if found != device:
+                if (found := tag.device) != device:
                     if found < CPU or device != NOWHERE:
                         return self.general(Call(plan, func, args, {}))
                     device, first = found, tag
@@ -253,22 +253,23 @@ class Dispatch(TorchDispatchMode):
             return self.general(Call(plan, func, args, {}))
         out = self.compute(Call(plan, func, args, {}, device)) if plan.called or self.room.near else strided(plan, args)
         if plan.view:
-            self.viewed(args, device)
-            return out
+            return self.viewed(out, args, device)
         if plan.fresh:
             if out.__class__ is Tensor and out.layout is STRIDED:
-                storage = storage_of(out)
                 key += (size_of(out), out.dtype)  # which the inputs do not tell of what is repeated, padded or masked
-                if storage._wt is HOST_TAG:
+                if (storage := storage_of(out))._wt is HOST_TAG:
                     self.state.place(storage, device)
             else:
                 self.tag(out, device)
                 key += [size_of(tensor) for tensor in tensors_in((out,))]
         key += [disorder(args, out)] if scattered else ()
-        local, machine, simple = self.local, self.machine, plan.simple and not (scattered and plan.memory)
-        if simple and not (machine.watching or shared) and (cost := self.costs.get((*key, device))) is not None:
+        local, machine, memory = self.local, self.machine, plan.memory and (scattered or not plan.copies)
+        watched = machine.watching or shared
+        if plan.simple and not watched and (cost := self.costs.get(name := (*key, device))) is not None:
             stream = local.streams[device]
             machine.launch(local.host, stream, reusing(machine, stream, cost, (args, out)) if cost.is_large else cost)
+            if memory:
+                self.state.kernels.run(Call(plan, func, args, {}, device, key, out), device, stream, name)
             if plan.mutated:
                 first.epoch = stream.epoch  # type: ignore[union-attr]  # it is what was written
                 if first.blank is not None:  # type: ignore[union-attr]
@@ -307,9 +308,8 @@ class Dispatch(TorchDispatchMode):
         plan, device = call.plan, call.device
         out = self.compute(call)
         if plan.view:
-            self.viewed(call.args, device)
             self.tag_parts(out, device)
-            return out
+            return self.viewed(out, call.args, device)
         if plan.fresh:
             self.tag(out, device)
         for position in plan.mutated:
@@ -321,11 +321,12 @@ class Dispatch(TorchDispatchMode):
         self.submit(call, out)
         return out
 
-    def viewed(self, args: Arguments, device: int) -> None:
-        """An operator made a view of a device's tensor."""
+    def viewed(self, out: Result, args: Arguments, device: int) -> Result:
+        """An operator made `out`, a view of a device's tensor."""
         self.local.host.now_ns += self.machine.devices[device].cost.view_ns
         if self.machine.concurrent and isinstance(args[0], Tensor):
             self.state.order.leaf_used(args[0], device)
+        return out
 
     def on_host(self, call: Call, floating: Sequence[Tensor]) -> object:
         """Run an operator on host tensors; what floating tensors give floats as well."""
@@ -509,7 +510,7 @@ class Dispatch(TorchDispatchMode):
             if plan.written or known.hidden_writes:
                 state.order.unwatched(call.written(), stream)
         if plan.memory:
-            state.kernels.run(call, machine.devices[device], local.streams[device], name)
+            state.kernels.run(call, device, local.streams[device], name)
         if known.waits == "always" or (known.waits == "mask" and selects(args)):
             machine.synchronize_stream(local.host, stream, plan.name, state.site())
             state.synchronized(plan.name, stream)

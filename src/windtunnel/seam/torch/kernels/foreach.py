@@ -131,7 +131,7 @@ def _again(dispatch: Dispatch, call: Call, known: Listed) -> object:
     for position in plan.mutated:
         dispatch.state.order.unwatched(args[position], stream)
     if plan.memory:
-        dispatch.state.kernels.run(call, machine.devices[device], stream, priced)
+        dispatch.state.kernels.run(call, device, stream, priced)
     return out
 
 

@@ -29,9 +29,10 @@ class Call:
         kwargs: Keywords,
         device: int = NOWHERE,
         key: list[Hashable] | None = None,
+        out: Result = None,
     ) -> None:
         self.plan, self.func, self.args, self.kwargs, self.device, self.key = plan, func, args, kwargs, device, key
-        self.out: Result = None
+        self.out = out
 
     def but(
         self,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 import torch
 
 from windtunnel.machine.device import Device
+from windtunnel.machine.machine import Machine
 from windtunnel.machine.memory.oom_text import OutOfMemory
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.torch.plans.arguments import Arguments
@@ -32,16 +33,20 @@ class KernelBuffers:
     """Runs the rows: takes what a kernel takes, and gives it back."""
 
     def __init__(
-        self, out_of_memory: Callable[[OutOfMemory], Exception], keep: Callable[[Device, Stream], None]
+        self,
+        machine: Machine,
+        out_of_memory: Callable[[OutOfMemory], Exception],
+        keep: Callable[[Device, Stream], None],
     ) -> None:
+        self._machine = machine
         self._out_of_memory = out_of_memory
         self._keep = keep
         self._needs: dict[object, Need] = {}
         self.shapes: dict[Hashable, list[object]] = {}  # results of what only CUDA has, by arguments' shapes
 
-    def run(self, call: Call, device: Device, stream: Stream, key: tuple[object, ...]) -> None:
+    def run(self, call: Call, index: int, stream: Stream, key: tuple[object, ...]) -> None:
         """Account for one call of an operator that has a row, or of one that is not known."""
-        row = call.plan.row
+        device, row = self._machine.devices[index], call.plan.row
         key = (*key, *_numbers(call.given), CUDNN(), BENCHMARK(), DETERMINISTIC())
         need = self._needs.get(key)
         if need is None:

@@ -155,7 +155,8 @@ class Leaks:
 
 
 def _launches(device: Device) -> int:
-    return sum(stream.epoch for stream in device.streams)
+    streams = device.streams
+    return streams[0].epoch if len(streams) == 1 else sum(stream.epoch for stream in streams)
 
 
 def _died(sample: Sample) -> None:

@@ -161,7 +161,7 @@ class State(Core):
         self.memory = Memory(self, host_allocator, self.notes, self.history, self.ranks, Loaded(self.observers))
         self.guard = HostGuard(self, self.memory, options.host_memory_limit, options.no_data)
         self.room = self.guard.room
-        self.kernels = KernelBuffers(self.memory.out_of_memory, self.memory.lt_workspace)
+        self.kernels = KernelBuffers(machine, self.memory.out_of_memory, self.memory.lt_workspace)
         self.autocast: Autocasting
         self.registered: Registering
         self.overridden: set[str] = set()  # operators of PyTorch's with one
