@@ -22,6 +22,21 @@ __global__ void count_kernel(const float *x, int n, int *found) {
   __syncthreads();
   if (threadIdx.x == 0) *found = own;
 }
+__global__ void add(int *found) { atomicAdd(found, 1); }
+__global__ void add_for_all(int *found) {
+  atomicAdd_system(found, 1);
+  atomicInc_system((unsigned *)found, 1000);
+}
+int64_t beside(bool of_system) {
+  static int *sum = nullptr;
+  if (!sum) cudaMallocManaged(&sum, sizeof(int));
+  *sum = 0;
+  if (of_system) add_for_all<<<2, 32>>>(sum);
+  else add<<<2, 32>>>(sum);
+  __sync_fetch_and_add(sum, 1);
+  cudaDeviceSynchronize();
+  return *sum;
+}
 int64_t positive(torch::Tensor x, bool waits, bool by_event, bool asks) {
   static int *found = nullptr;
   if (!found) cudaMallocManaged(&found, sizeof(int));
@@ -56,3 +71,14 @@ def test_host_code_that_reads_too_early_is_found_once_it_does() -> None:
         line = sys._getframe().f_lineno - 1
         found = [finding for finding in session.findings() if finding.code == "cuda-early-use"]
     assert [(Path(one.site.file).name, one.site.line) for one in found] == [(Path(__file__).name, line)]
+
+
+def test_host_code_may_add_beside_a_kernels_atomics_of_the_system() -> None:
+    with emulate("H100") as session:
+        built = torch.utils.cpp_extension.load_inline(
+            "managed_sums", "int64_t beside(bool);", SOURCE, functions=["beside"]
+        )
+        assert built.beside(True) == 2 * 64 + 1
+        assert not any(finding.code == "cuda-early-use" for finding in session.findings())
+        assert built.beside(False) == 65
+        assert [finding.code for finding in session.findings()].count("cuda-early-use") == 1

@@ -70,6 +70,8 @@ class Graph:
     """Whether there are barriers at which only a part of a block's warps may meet."""
     lanes_apart: bool = False
     """Whether there are places at which only a part of a warp's lanes may meet."""
+    tells_host: bool = False
+    """Whether it has atomics or fences that hold for the host too, which may use its results while it runs."""
     sums: bool = False
     """Whether it adds up floating-point numbers in global memory by atomics."""
     unfenced: bool = False
@@ -240,6 +242,7 @@ def _describe(graph: Graph) -> None:
     graph.copies = any(i.name == "cp" for i in every)
     graph.apart_at_barriers = any(map(of_some, every))
     graph.lanes_apart = any(meets(i) and mask_operand(i) not in ALL_LANES for i in every)
+    graph.tells_host = any(i.has("sys") for i in every)
     graph.raw = _raw(graph, every)
 
 

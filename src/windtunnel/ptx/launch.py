@@ -403,8 +403,7 @@ class Run:
         return max((one.count, bool(one.several)) for one in self.machine.hot)
 
     def _touched(self) -> tuple[int, int]:
-        """Bytes that the launch read and wrote, each once: at most the allocations from the first to the last one
-        touched."""
+        """Bytes that the launch read and wrote, each once: at most the allocations, from first to last one touched."""
         found = self._accesses()
         return sum(a.high - a.low for a in found if a.read), sum(a.high - a.low for a in found if a.written)
 
@@ -418,7 +417,8 @@ class Run:
             low, high = entry.touched_low, entry.touched_high
             if not self.whole:  # blocks without counts look at an allocation, not at bytes
                 low, high = region.start, region.start + region.size
-            pages = self._pages(region, entry) if region.traced and self.whole and entry.writer else ()
+            traced = region.traced and self.whole and not self.kernel.graph.tells_host
+            pages = self._pages(region, entry) if traced and entry.writer else ()
             found.append(TouchedRange(region.start, low, high, bool(entry.touched & 1), bool(entry.touched & 2), pages))
         return tuple(found)
 

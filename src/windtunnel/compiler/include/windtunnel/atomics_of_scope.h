@@ -36,8 +36,20 @@ WT_D unsigned short WT_NAME(atomicCAS)(unsigned short *p, unsigned short compare
   }
 #endif
 }
+#if WT_SCOPE == __MEMORY_SCOPE_DEVICE
 WT_D unsigned int WT_NAME(atomicInc)(unsigned int *p, unsigned int v) { return __nvvm_atom_inc_gen_ui(p, v); }
 WT_D unsigned int WT_NAME(atomicDec)(unsigned int *p, unsigned int v) { return __nvvm_atom_dec_gen_ui(p, v); }
+#else
+#define WT_WRAPPING(name, how) \
+  WT_D unsigned int WT_NAME(name)(unsigned int *p, unsigned int v) { \
+    unsigned int before; \
+    asm volatile("atom." WT_PTX_SCOPE "." how ".u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory"); \
+    return before; \
+  }
+WT_WRAPPING(atomicInc, "inc")
+WT_WRAPPING(atomicDec, "dec")
+#undef WT_WRAPPING
+#endif
 #undef WT_NAME
 #undef WT_SCOPE
 #undef WT_PTX_SCOPE
