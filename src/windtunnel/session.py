@@ -263,7 +263,8 @@ class Session:
     def is_idle(self) -> bool:
         """Whether the process used no GPU: no records of work, and no memory, which alone makes none."""
         taken = (device.allocator.statistics.whole_run().peak_allocated_bytes for device in self.machine.devices)
-        return self.trace.is_idle and not any(taken)
+        own = (device.driver.most_own.asked for device in self.machine.devices)
+        return self.trace.is_idle and not any(taken) and not any(own)
 
     def write_totals(self) -> None:
         """Write the devices' totals as they are at this moment."""
@@ -514,16 +515,17 @@ def _totals(device: Device) -> dict[str, object]:
     device.drain()
     run = device.allocator.statistics.whole_run()
     upper_bytes, upper_name = device.peak_upper_bound()
+    own, most = device.driver.own, device.driver.most_own  # in most runs there is only this or only the allocator's
     return {
         "memory_bytes": device.gpu.memory_bytes,
         "physical": device.physical,
-        "peak_allocated_bytes": run.peak_allocated_bytes,
-        "peak_reserved_bytes": run.peak_reserved_bytes,
-        "peak_at_most_bytes": max(upper_bytes, run.peak_allocated_bytes),
+        "peak_allocated_bytes": run.peak_allocated_bytes + most.asked,
+        "peak_reserved_bytes": run.peak_reserved_bytes + most.reserved,
+        "peak_at_most_bytes": max(upper_bytes, run.peak_allocated_bytes) + most.asked,
         "peak_unsure": upper_name if upper_bytes > run.peak_allocated_bytes else "",
         "peak_band": device.peak_band,
-        "allocated_bytes": device.allocator.memory_allocated(),
-        "reserved_bytes": device.allocator.memory_reserved(),
+        "allocated_bytes": device.allocator.memory_allocated() + own.asked,
+        "reserved_bytes": device.allocator.memory_reserved() + own.reserved,
         "context_bytes": device.context_bytes if device.context else 0,
         "retries": run.retries,
         "out_of_memory": run.out_of_memory,

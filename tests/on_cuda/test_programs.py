@@ -62,7 +62,8 @@ def folder(tmp_path: Path) -> Path:
 def test_a_program_runs_with_its_other_sources_and_arguments(folder: Path) -> None:
     done = run(folder, "-Iinclude -DFAR=0 report.cpp", "program.cu", "--size", "7")
     assert (done.returncode, done.stdout) == (0, "3 arguments, the last 7\non the device\nright\n"), done.stderr
-    assert json.loads((folder / "report.json").read_text())["devices"][0]["kernels"] == 1
+    (device,) = json.loads((folder / "report.json").read_text())["devices"]
+    assert (device["kernels"], device["peak_allocated_bytes"], device["peak_reserved_bytes"]) == (1, 4000, 2 << 20)
 
 
 def test_a_fault_is_named_with_the_line_that_launched_it(folder: Path) -> None:

@@ -35,6 +35,13 @@ class MemoryInfo(NamedTuple):
     total: int
 
 
+class Taken(NamedTuple):
+    """Bytes that host code has, as it asked for them and in pages."""
+
+    asked: int = 0
+    reserved: int = 0
+
+
 class Holder(NamedTuple):
     """A process that holds memory of a GPU: its number, and the bytes, its context included."""
 
@@ -160,9 +167,11 @@ class DeviceMemory:
         "free_calls",
         "malloc_calls",
         "map_calls",
+        "most_own",
         "occupied_bytes",
         "on_call",
         "overcommitted",
+        "own",
         "reserved_bytes",
         "total_bytes",
         "unmap_calls",
@@ -180,6 +189,7 @@ class DeviceMemory:
         self.unmap_calls = 0
         self.on_call: Callable[[str, int], None] | None = None
         self.overcommitted = False
+        self.own = self.most_own = Taken()
         self._addresses = AddressSpace(_TOP - device * _TOP_STEP)
         self._next_reservation = _RESERVE_BASE + device * _RESERVE_STEP
         self._sizes: dict[int, int] = {}
@@ -210,6 +220,12 @@ class DeviceMemory:
         self._sizes[address] = size
         self.reserved_bytes += size
         return address
+
+    def note_own(self, asked: int, sign: int = 1) -> None:
+        """Host code has taken memory by `cudaMalloc` itself, beside the caching allocator, or given it back."""
+        pages = -(-asked // PAGE_BYTES) * PAGE_BYTES
+        self.own = Taken(self.own.asked + sign * asked, self.own.reserved + sign * pages)
+        self.most_own = Taken(*map(max, self.own, self.most_own))
 
     def adopt(self, address: int, size: int) -> None:
         """Memory that was got before this object watched: `size` bytes at a known address."""

@@ -91,6 +91,7 @@ class MemoryCalls:
                 memory_bytes=driver.total_bytes, allocated_bytes=held, reserved_bytes=driver.reserved_bytes,
             )  # fmt: skip
             return errors.OUT_OF_MEMORY
+        driver.note_own(size)
         made = AllocationOrigin(name, process.site(), len(process.machine.trace.rows))
         pages = (WholePages if managed else Pages)(size, index, taken, made)
         text = f"{name} number {next(self._numbers)}"
@@ -110,8 +111,7 @@ class MemoryCalls:
         device = process.machine.devices[found.device]
         process.machine.synchronize_device(process.host(), device, "cudaFree", process.site())
         self.managed.forget(found)
-        process.addresses.remove(address)
-        device.driver.free(found.owner.taken)
+        self._give_back(found, found.owner)
         return errors.SUCCESS
 
     def malloc_async(self, out: int, size: int, stream: int) -> int:
@@ -138,9 +138,14 @@ class MemoryCalls:
         if found is None or found.start != address or not isinstance(found.owner, Pages):
             return errors.INVALID_VALUE
         self.managed.forget(found)
-        self.process.addresses.remove(address)
-        self.process.machine.devices[found.device].driver.free(found.owner.taken)
+        self._give_back(found, found.owner)
         return errors.SUCCESS
+
+    def _give_back(self, found: Allocation, pages: Pages) -> None:
+        driver = self.process.machine.devices[found.device].driver
+        self.process.addresses.remove(found.start)
+        driver.free(pages.taken)
+        driver.note_own(found.size, -1)
 
     def malloc_host(self, out: int, size: int) -> int:
         """Page-locked memory."""
