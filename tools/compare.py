@@ -27,7 +27,7 @@ from statistics import median
 from tools.calibration import calibrate_bands, calibrate_compiled, calibrate_sustained
 from tools.calibration.calibrate_cost import is_fitted
 from tools.corpus import recordings
-from tools.corpus.outcomes import Outcome, errors_of, show, summarize, tau
+from tools.corpus.outcomes import Outcome, error_figures, errors_of, ranking, show, summarize, tau
 from tools.docs import figures
 from windtunnel import gpus
 from windtunnel.cost.sustained import limit_of
@@ -55,8 +55,8 @@ def throughput(options: argparse.Namespace) -> None:
     same = [pair for pair in pairs if not pair[3]]
     for words, some_pairs in (("all rows", pairs), ("rows of one software", same)):
         if len(some_pairs) > 1:
-            ranking = tau(pair[:3] for pair in some_pairs)
-            print(f"Kendall's tau of the ranking within each model, {words}: {ranking:.3f}")
+            order = tau(pair[:3] for pair in some_pairs)
+            print(f"Kendall's tau of the ranking within each model, {words}: {order:.3f}")
 
 
 def line(name: str, gpu: str, kind: str, batch: int, one: Outcome, group: str) -> None:
@@ -110,6 +110,16 @@ def transformers(options: argparse.Namespace) -> None:
             step = of.run(row)
             found.append(show(Outcome(row.model, row.group, step.ms, row.ms, step.band)))
     summarize(found)
+    record(options, {"transformers": found})
+
+
+def record(options: argparse.Namespace, rows: dict[str, list[Outcome]], name: str = "models") -> None:
+    """Write rows of `docs/figures/NAME.json`, and with those of whole models how well they are ranked."""
+    if options.record:
+        figures.record(name, {row: error_figures(some) for row, some in rows.items()})
+        if name == "models":
+            ranked = figures.load("models-tau")["rows"]
+            figures.record("models-tau", {row: ranking(some) for row, some in rows.items() if row in ranked})
 
 
 def languages(options: argparse.Namespace) -> None:
@@ -128,6 +138,9 @@ def languages(options: argparse.Namespace) -> None:
                 found.append(Outcome(row.model, group, ms, row.ms, band))
                 show(found[-1]._replace(group=f"{group[:8]} {row.group}"))
     summarize(found)
+    stock = [one for one in found if one.group.endswith("PyTorch's attention")]
+    rows = {f"{card}-stock": [one for one in stock if one.group.startswith(card.upper())] for card in ("a100", "h100")}
+    record(options, rows, "sustained")
 
 
 def clusters(options: argparse.Namespace) -> None:
@@ -141,6 +154,8 @@ def clusters(options: argparse.Namespace) -> None:
         found.append((row, one))
     summarize(one for _, one in found)
     of.summarize(found)
+    if options.record:
+        figures.record("cluster-trainings", of.figures_of(found))
 
 
 def images(options: argparse.Namespace) -> None:
@@ -162,6 +177,7 @@ def images(options: argparse.Namespace) -> None:
         found.append(show(Outcome(row.model, row.group, step.ms, row.ms, step.band)))
     summarize(found)
     layouts(found)
+    record(options, {"unseen": found} if options.unseen else {})
 
 
 def compiled(options: argparse.Namespace) -> None:
@@ -180,6 +196,9 @@ def compiled(options: argparse.Namespace) -> None:
     found += unseen(options.only, 10 if options.most is None else options.most, known)
     summarize([*found, *speedups(found)])
     calibrate_compiled.show_limits()
+    held = [one for one in found if one.group == f"{calibrate_compiled.HELD_OUT} compiled"]
+    faster = [one for one in speedups(found) if one.group == f"{calibrate_compiled.HELD_OUT} speed-up"]
+    record(options, {"compiled-held": held, "speedup-held": faster})
 
 
 def unseen(only: str, most: int, known: set[tuple[str, tuple[int, int]]]) -> list[Outcome]:
@@ -287,10 +306,12 @@ def main() -> None:
     parser.add_argument("--dashboard", action="store_true", help="of compiled models, the dashboard's training steps")
     parser.add_argument("--unseen", action="store_true", help="rows of images that nothing was fitted on")
     parser.add_argument("--verbose", action="store_true", help="a line for each row of custom_kernels")
-    parser.add_argument("--record", action="store_true", help="write docs/figures/custom-kernels.json")
+    parser.add_argument("--record", action="store_true", help="write the figures of the documentation")
     parser.add_argument("--without", action="append", default=[], help="leave out images' models whose names begin so")
     options = parser.parse_args()
     options.only = options.only or options.word
+    if options.record and (options.only or options.without or options.dashboard):
+        parser.error("figures are of all rows: --record goes with no choice of models")
     CORPORA[options.corpus](options)
 
 

@@ -163,6 +163,12 @@ class Residuals(NamedTuple):
             flush=True,
         )
 
+    def figures(self) -> dict[str, float]:
+        """The same as a row of the documentation's figures, in percent."""
+        errors, bias = np.abs(1.0 / self.ratio - 1.0), np.median(1.0 / self.ratio) - 1.0
+        shares = {"median": np.median(errors), "p90": np.quantile(errors, 0.9), "bias": bias}
+        return {"number": len(errors)} | {name: round(100 * float(share), 1) for name, share in shares.items()}
+
 
 def pooled(some: Sequence[Residuals]) -> Residuals:
     """All of them as one."""

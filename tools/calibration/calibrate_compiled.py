@@ -18,6 +18,7 @@ from tools.calibration import calibrate_images
 from tools.corpus import recordings, tables
 from tools.corpus.outcomes import tau
 from tools.corpus.recordings import COMPILED, COMPILED_STEPS, HELD_OUT_STEPS, Recording
+from tools.docs import figures
 from tools.fitting import Array, Residuals
 from windtunnel import gpus
 from windtunnel.cost import CostModel
@@ -70,6 +71,10 @@ def show_left_out(found: calibrate_images.Found) -> None:
     compiled = [at[one.model, one.cuda, one.gpu, COMPILED] for one in of.compiled]
     eager = [at[one.model, one.cuda, one.gpu, f"{one.gpu} infer nchw"] for one in of.eager]
     show("families of models left out", of, found.left_out[compiled], found.left_out[eager])
+    predicted, published = found.left_out[eager] / found.left_out[compiled], published_speedups(of)
+    figures.record("models", {"speedup": Residuals("", "", published / predicted).figures()})
+    order = tau(list(zip(predicted.tolist(), published.tolist(), strict=True)))
+    figures.record("models-tau", {"speedup": {"tau": round(order, 2)}})
 
 
 def ceilings(speedups: Array) -> dict[float, float]:

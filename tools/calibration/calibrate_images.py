@@ -13,14 +13,26 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tools.calibration import calibrate_cost, calibrate_streams
 from tools.corpus import recordings as corpus
 from tools.corpus.recordings import COMPILED, COMPILED_STEPS, EAGER_STEPS, IMAGES, Recording
-from tools.fitting import Array, Mask, fold_of, forget_shares, left_out, report_groups, search, tables_of, write
+from tools.docs import figures
+from tools.fitting import (
+    Array,
+    Mask,
+    Residuals,
+    fold_of,
+    forget_shares,
+    left_out,
+    report_groups,
+    search,
+    tables_of,
+    write,
+)
 from windtunnel import gpus
 from windtunnel.cost import CostModel, files
 from windtunnel.cost.families import (
@@ -296,6 +308,26 @@ class Found(NamedTuple):
         return np.array([one.group == COMPILED for one in self.steps.recordings])
 
 
+FIGURES = {"train-3090": ("RTX3090 train", False), "infer-3090": ("RTX3090 infer", False),
+           "infer-4090": ("RTX4090 infer", False), "gpu-3090": ("RTX3090 ", True),
+           "gpu-4090": ("RTX4090 ", True), "compiled": (COMPILED, False)}  # fmt: skip
+"""The rows of docs/figures/models.json: how their groups' names begin, and whether the GPU is left out or families."""
+
+
+def figures_of(found: Found) -> dict[str, dict[str, Any]]:
+    """The figures of the cross-validation; between which values they lie where a row has several groups."""
+    groups = np.array([one.group for one in found.steps.recordings])
+    made: dict[str, dict[str, Any]] = {}
+    for row, (begins, is_of_gpu) in FIGURES.items():
+        ratio = found.steps.ms / (found.of_gpu if is_of_gpu else found.left_out)
+        names = [name for name in dict.fromkeys(groups.tolist()) if name.startswith(begins)]
+        parts = [Residuals("", name, ratio[groups == name]).figures() for name in names]
+        ends = {of: sorted(part[of] for part in parts) for of in ("median", "p90", "bias")}
+        values = {of: ends[of][0] if len(parts) == 1 else [ends[of][0], ends[of][-1]] for of in ends}
+        made[row] = {"number": sum(part["number"] for part in parts)} | values
+    return made
+
+
 def recordings() -> list[Recording]:
     """The steps that are fitted: all recorded eager ones, and the compiled ones that are not held out."""
     return [*corpus.read(EAGER_STEPS), *compiled_recordings()]
@@ -323,7 +355,9 @@ def calibrate() -> Found:
     for name, share in SHARES.items():
         share.set(share.value(levels[name]))
     save()
-    return Found(steps, levels, of_family, of_gpu)
+    found = Found(steps, levels, of_family, of_gpu)
+    figures.record("models", figures_of(found))
+    return found
 
 
 def check() -> None:

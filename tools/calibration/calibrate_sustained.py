@@ -21,6 +21,7 @@ import numpy as np
 
 from tools.corpus import recordings
 from tools.corpus.recordings import Recording
+from tools.docs import figures
 from tools.fitting import HEAD, Array, Mask, Residuals, Tables, fold_of, forget, left_out, write
 from windtunnel import gpus
 from windtunnel.cost import CostModel
@@ -112,8 +113,24 @@ def show(some: Trainings, name: str, predicted: Array) -> None:
         Residuals(f"up to {SHORT}", card, (some.ms / predicted)[mine & (lengths <= SHORT)]).report()
 
 
-def validate(some: Trainings) -> dict[str, float]:
-    """Print the errors with rows, models and the GPU left out, and return the width that holds 80 % of each."""
+FIGURES = {"model": {"A100-SXM4-40GB": "a100", "H100-SXM5-80GB": "h100"},
+           "GPU": {"A100-SXM4-40GB": "a100-of-h100", "H100-SXM5-80GB": "h100-of-a100"}}  # fmt: skip
+"""The rows of docs/figures/sustained.json, by what is left out and the GPU."""
+
+
+def figures_of(some: Trainings, left: str, predicted: Array) -> dict[str, dict[str, float]]:
+    """Each GPU's errors with models or the GPU left out, beside those without the limit."""
+    unlimited = some.products + some.attention + some.others
+    made = {}
+    for card, row in FIGURES.get(left, {}).items():
+        mine = np.array([one == card for one in some.cards])
+        found, before = (Residuals(left, card, (some.ms / ms)[mine]).figures() for ms in (predicted, unlimited))
+        made[row] = found | {"before": before["median"]}
+    return made
+
+
+def validate(some: Trainings) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Print the errors with rows, models and the GPU left out; the width that holds 80 % of each, and the figures."""
 
     def predict(_: Any, others: Mask, these: Mask) -> Array:
         return some.times(*fit(some, others))[these]
@@ -125,12 +142,14 @@ def validate(some: Trainings) -> dict[str, float]:
         "model": [one.model for one in some.recordings],
         "GPU": some.cards,
     }
-    widths = {}
+    widths: dict[str, float] = {}
+    rows: dict[str, dict[str, float]] = {}
     for name, key in keys.items():
         predicted = left_out(key, predict)
         show(some, f"{name} left out", predicted)
+        rows |= figures_of(some, name, predicted)
         widths[name] = Residuals(name, "", some.ms / predicted).width()
-    return widths
+    return widths, rows
 
 
 def attention() -> float:
@@ -149,7 +168,8 @@ def calibrate() -> None:
     """Fit the share, cross-validate it, and write it."""
     remove()
     some = steps()
-    widths = validate(some)
+    widths, rows = validate(some)
+    figures.record("sustained", rows)
     shares, factor = fit(some, np.ones(len(some.ms), dtype=bool))
     print(f"shares {shares}; Triton's attention of 2022 takes {factor:.2f} times as long as PyTorch's")
     tables: Tables = []

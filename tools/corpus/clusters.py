@@ -16,16 +16,18 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tools.corpus import tables
 from tools.corpus.language_models import SIZES
-from tools.corpus.outcomes import Outcome, tau
+from tools.corpus.outcomes import Outcome, error_figures, tau
 from windtunnel.gpus.variation import slowest
 
 FOLDER = Path(__file__).resolve().parent
 STEP = re.compile(r"step of ([\d.]+) ms")
 MOST_STAGES = 8
+FIGURES_STAGES = 4
+"""Those of the trainings whose errors the documentation shows: longer pipelines are hardly ever run so."""
 
 
 class ClusterRow(NamedTuple):
@@ -139,6 +141,32 @@ def declines(found: Sequence[tuple[ClusterRow, Outcome]]) -> list[tuple[str, flo
     return made
 
 
+def layouts(found: Sequence[tuple[ClusterRow, Outcome]]) -> list[tuple[float, float, str]]:
+    """Predicted and published times of layouts, with the model and the number of GPUs that they divide."""
+    return [
+        (one.predicted, one.published, f"{row.model} on {row.gpus}")
+        for row, one in found
+        if row.source.startswith("vTrain, nodes")
+    ]
+
+
+def figures_of(found: Sequence[tuple[ClusterRow, Outcome]]) -> dict[str, dict[str, Any]]:
+    """The rows of docs/figures/cluster-trainings.json."""
+    kinds = {
+        "a100": [pair for pair in found if pair[1].group == "llm-foundry, A100-SXM4-40GB"],
+        "h100": [pair for pair in found if pair[1].group == "llm-foundry, H100-SXM5-80GB"],
+        "both": [pair for pair in found if pair[0].source == "llm-foundry"],
+        "vtrain": [pair for pair in found if pair[0].source.startswith("vTrain") and pair[0].stages <= FIGURES_STAGES],
+    }
+    made: dict[str, dict[str, Any]] = {}
+    for name, some in kinds.items():
+        counts = sorted(row.gpus for row, _ in some)
+        made[name] = {"gpus": f"{counts[0]} to {counts[-1]}", **error_figures([one for _, one in some])}
+    made["both"]["points"] = round(median(abs(published - model) for _, published, model in declines(kinds["both"])), 1)
+    made["vtrain"]["tau"] = round(tau(layouts(kinds["vtrain"])), 2)
+    return made
+
+
 def summarize(found: Sequence[tuple[ClusterRow, Outcome]]) -> None:
     """The declines, and how well the layouts of a model are ranked."""
     some = declines(found)
@@ -147,10 +175,6 @@ def summarize(found: Sequence[tuple[ClusterRow, Outcome]]) -> None:
     if some:
         off = [abs(published - model) for _, published, model in some]
         print(f"decline, off by: median {median(off):.1f} points, most {max(off):.1f}, of {len(some)} series")
-    pairs = [
-        (one.predicted, one.published, f"{row.model} on {row.gpus}")
-        for row, one in found
-        if row.source.startswith("vTrain, nodes")
-    ]
+    pairs = layouts(found)
     if len(pairs) > 1:
         print(f"layouts of a model on as many GPUs: Kendall's tau {tau(pairs):.2f}, {len(pairs)} rows")

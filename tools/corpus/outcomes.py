@@ -68,6 +68,22 @@ def figures_of(some: Sequence[Outcome], named: Callable[[Outcome], str]) -> dict
     }
 
 
+def error_figures(some: Sequence[Outcome]) -> dict[str, float]:
+    """A row of figures: how many there are, their errors, their bias, and the share inside the band if all have one."""
+    middle, tail = middle_and_tail(some)
+    bias = median(one.ratio for one in some) - 1.0
+    found = {"number": len(some), "median": round(100 * middle, 1), "p90": round(100 * tail, 1)}
+    found["bias"] = round(100 * bias, 1)
+    if all(one.band is not None for one in some):
+        found["inside"] = round(100 * sum(one.inside for one in some) / len(some))
+    return found
+
+
+def ranking(some: Sequence[Outcome]) -> dict[str, float]:
+    """A row of figures: Kendall's tau of their ranking."""
+    return {"tau": round(tau((one.predicted, one.published) for one in some), 2)}
+
+
 def errors_of(some: Sequence[Outcome]) -> str:
     """How many there are, the median of their errors and the 90th percentile."""
     middle, tail = middle_and_tail(some)
@@ -83,10 +99,10 @@ def summarize(outcomes: Iterable[Outcome]) -> None:
             groups["all"].append(one)
     for name, some in sorted(groups.items()):
         bias = median(one.ratio for one in some) - 1.0
-        ranking = tau((one.predicted, one.published) for one in some)
+        order = ranking(some)["tau"]
         banded = [one for one in some if one.band is not None]
         inside = f"{sum(one.inside for one in banded) / len(banded):.0%} inside their band" if banded else "no band"
-        print(f"{name}: {errors_of(some)}, bias {bias:+.1%}, tau {ranking:.2f}, {inside}")
+        print(f"{name}: {errors_of(some)}, bias {bias:+.1%}, tau {order:.2f}, {inside}")
 
 
 def show(one: Outcome) -> Outcome:
