@@ -29,7 +29,6 @@ N, ROWS, COLUMNS, SIDE = 1 << 22, 2048, 1024, 512
 KINDS = {"pointwise": 3, "rows": 5, "shared": 40, "products": 30}
 """How many times as long as PyTorch's operation a kernel may take."""
 CHECKED, ROUNDS = 5, 3
-FIRST_S = 1.0
 HEAD = r"""
 __device__ float total(float v, float *s) {
   for (int n = 16; n; n /= 2) v += __shfl_xor_sync(-1, v, n);

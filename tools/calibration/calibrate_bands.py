@@ -120,10 +120,6 @@ def of_group(found: calibrate_images.Found, wanted: Mask) -> tuple[list[Recordin
     return chosen(found.steps.recordings, wanted), (found.steps.ms / found.left_out)[wanted]
 
 
-StepSet = tuple[list[Recording], Array]
-"""Steps, and published over predicted times."""
-
-
 def step_bands(found: calibrate_images.Found) -> None:
     """Write by what errors of kernels cancel, and print how many steps of each set are inside with it left out."""
     eager, compiled = of_group(found, ~found.is_compiled), of_group(found, found.is_compiled)

@@ -58,6 +58,9 @@ class Card:
     stands in `seam/torch/scratch` and `kernels/`.
     """
 
+    hands: Literal["", "on", "part"] = ""
+    """It looks at no value of its tensors: it hands all of them on, or the part that indices or a mask choose."""
+
     # How its values come about without a GPU.
     moves: bool = False
     """It moves elements and looks at none, so that its CUDA kernel takes any dtype: the CPU's sees their bits."""

@@ -402,14 +402,6 @@ def net_weight(net: nn.Module) -> torch.Tensor:
     return net.last.bias.detach()[0]
 
 
-_OPTIMIZERS: dict[str, Any] = {
-    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05),
-    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.03, momentum=0.9),
-    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.02, eps=1e-2),
-    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.02, eps=1e-2, weight_decay=0.1),
-    "rmsprop": lambda parameters: torch.optim.RMSprop(parameters, lr=0.005, eps=1e-2),
-    "adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=0.05, eps=1e-2),
-}
 KEYWORDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "sgd": (torch.optim.SGD, {"lr": 0.05}),
     "momentum": (torch.optim.SGD, {"lr": 0.03, "momentum": 0.9}),

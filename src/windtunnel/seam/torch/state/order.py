@@ -218,7 +218,7 @@ class Order:
                 elif position >= skip:
                     self._add(reads, tensor)
                     if unfilled is not None:
-                        unfilled.read(tensor, plan.name, site)
+                        unfilled.read(tensor, plan, site)
                     if recorded and is_leaf(tensor) and device_of(tensor) == stream.device:
                         self.leaves.used(tensor, stream)
         if plan.fresh:

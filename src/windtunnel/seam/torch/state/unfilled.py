@@ -13,23 +13,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from windtunnel.seam.torch.plans.plan import Plan
 from windtunnel.seam.torch.state.blank import piece_of
 from windtunnel.seam.torch.state.notes import Notes
 from windtunnel.seam.torch.tags import BLANK, Tag, tag_of
 
-MOVES = frozenset(
-    {
-        "aten::copy_", "aten::_to_copy", "aten::clone", "aten::cat", "aten::stack",
-        "aten::split_with_sizes_copy", "aten::_foreach_clone",
-    }
-)  # fmt: skip
-SELECTS = frozenset(
-    {
-        "aten::where", "aten::masked_fill", "aten::masked_fill_", "aten::masked_select", "aten::index", "aten::gather",
-        "aten::index_select", "aten::take", "aten::triu", "aten::tril",
-    }
-)  # fmt: skip
-"""Operators whose result may leave out what they are given."""
 MOST = 1 << 14
 """Operators that are watched for the sake of what is never written nor read."""
 
@@ -70,11 +58,11 @@ class Unfilled:
         self.any = self.notes.core.machine.watching = True
         self.names[tag] = Left(kernel, site, kernel=True)
 
-    def read(self, tensor: torch.Tensor, operator: str, site: int) -> None:
+    def read(self, tensor: torch.Tensor, plan: Plan, site: int) -> None:
         """A kernel reads a tensor."""
-        tag = tag_of(tensor)
+        tag, operator = tag_of(tensor), plan.name
         left = self.names.get(tag)
-        if left is None or not left.still(tag) or _only_moves(operator):
+        if left is None or not left.still(tag) or _only_moves(plan):
             return
         line = str(self.notes.core.machine.trace.sites[left.site])
         if not left.kernel:
@@ -82,7 +70,7 @@ class Unfilled:
             self.notes.note("uninitialized-read", site, name=left.name, operator=operator, made=line)
             return
         assert isinstance(tag.blank, np.ndarray)
-        selects = operator in SELECTS or tensor.layout is not torch.strided
+        selects = plan.card.hands == "part" or tensor.layout is not torch.strided
         size = 0 if selects else int(piece_of(tensor).of(tag.blank).sum())
         if size:
             del self.names[tag]
@@ -103,5 +91,5 @@ class Unfilled:
         return self.any
 
 
-def _only_moves(operator: str) -> bool:
-    return operator in MOVES or operator.endswith("_like") or operator.startswith("aten::new_")
+def _only_moves(plan: Plan) -> bool:
+    return plan.card.hands == "on" or plan.name.endswith("_like") or plan.name.startswith("aten::new_")
