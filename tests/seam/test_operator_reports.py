@@ -57,12 +57,12 @@ def sparse() -> Made:
     return lambda: x.to_sparse()
 
 
-def pseudo_inverse() -> Made:
-    x = torch.eye(3, device="cuda")
-    return lambda: torch.linalg.pinv(x)
+def inverse() -> Made:
+    x, out = torch.eye(3, device="cuda"), torch.empty(3, 3, device="cuda")
+    return lambda: torch.cholesky_inverse(x, out=out)
 
 
-WAITS = {normal: 2, sorter: 2, ends: 2, one_end: 1, fill_value: 1, lengths: 2, sparse: 1, pseudo_inverse: 1}
+WAITS = {normal: 2, sorter: 2, ends: 2, one_end: 1, fill_value: 1, lengths: 2, sparse: 1, inverse: 1}
 """How many values each brings to the host."""
 
 
@@ -77,6 +77,14 @@ def test_values_are_read_within_an_operator(make: Callable[[], Made], values: in
     torch.cuda.set_sync_debug_mode("error")
     with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
         work()
+    torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_pseudoinverse_waits_for_its_decomposition(session: Session) -> None:
+    x = torch.eye(3, device="cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
+        torch.linalg.pinv(x)
     torch.cuda.set_sync_debug_mode("default")
 
 

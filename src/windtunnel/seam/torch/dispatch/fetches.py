@@ -1,8 +1,8 @@
 """Operators whose CUDA code brings values to the host before it goes on, one at a time.
 
 - `_linalg_check_errors`, which `torch.linalg.inv`, `cholesky`, `solve` and `lu_factor` end with: whether any matrix
-  failed (aten/src/ATen/native/BatchLinearAlgebra.cpp; the `_ex` forms do not ask). `torch.cholesky`,
-  `cholesky_inverse` and `linalg.pinv` call it, or what asks alike, within C++.
+  failed (aten/src/ATen/native/BatchLinearAlgebra.cpp; the `_ex` forms do not ask). `torch.cholesky` and
+  `cholesky_inverse` call it within C++.
 - `repeat_interleave` by a tensor, unless it is told the size of its result (native/Repeat.h).
 - `allclose`, for its answer (native/TensorCompare.cpp). What `histc` reads stands with its kernel, in `kernels.histc`.
 - Numbers in tensors on the device: `masked_fill` (`masked_fill__cuda` in native/cuda/Indexing.cu), `index_fill`
@@ -34,6 +34,11 @@ def _argument(name: str, times: int = 1) -> Callable[[Call], Tensors]:
     return lambda call: tensors_in((call.named().get(name),)) * times
 
 
+def _numbers(call: Call) -> Tensors:
+    """One value of each tensor, but of `out`."""
+    return tensors_in(call.args)
+
+
 def _repeats(call: Call) -> Tensors:
     return [] if call.named().get("output_size") is not None else call.tensors()
 
@@ -46,7 +51,7 @@ def _dense(call: Call) -> Tensors:
     return [call.args[0]] if call.args[0].layout is torch.strided else []
 
 
-_numbers, _value, _sorter = Call.tensors, _argument("value"), _argument("sorter", 2)
+_value, _sorter = _argument("value"), _argument("sorter", 2)
 READ: dict[str, Callable[[Call], Tensors]] = {
     "aten::_linalg_check_errors": _numbers,
     "aten::_to_sparse": _dense,
@@ -54,7 +59,6 @@ READ: dict[str, Callable[[Call], Tensors]] = {
     "aten::allclose": _argument("self"),
     "aten::cholesky": _numbers,
     "aten::cholesky_inverse": _numbers,
-    "aten::linalg_pinv.atol_rtol_tensor": _argument("self"),
     "aten::normal.float_Tensor": _argument("std", 2),
     "aten::normal.Tensor_Tensor": _argument("std", 2),
     "aten::repeat_interleave.Tensor": _repeats,
@@ -69,13 +73,13 @@ READ: dict[str, Callable[[Call], Tensors]] = {
         for kinds in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
     },
 }
-"""By name and overload, the tensors of which one value each is read."""
+"""By name and overload, the tensors of which one value each is read; `out` goes with the name alone."""
 
 
 def reading(dispatch: Dispatch, call: Call) -> object:
     """An operator of `READ`; what a kernel asserts of its indices it still does, unless they have been looked at."""
     looked = False
-    for value in READ[call.plan.func.name()](call):
+    for value in (READ.get(call.plan.func.name()) or READ[call.plan.name])(call):
         if device_of(value) >= 0:
             fetch(dispatch.state, value, call.plan.name, elements=1)
             looked = True
