@@ -109,10 +109,11 @@ class Device:
             pool.append(self._make(priority, number=len(pool)))
         return pool[number]
 
-    def external_stream(self) -> Stream:
-        """A stream made outside PyTorch, which waits for the default stream as CUDA's blocking streams do."""
-        made = self._make(0, blocking=True)
-        self.external.append(made)
+    def external_stream(self, priority: int = 0, blocking: bool = True) -> Stream:
+        """A stream made outside PyTorch, which waits for the default stream if it is one of CUDA's blocking streams."""
+        made = self._make(priority, blocking)
+        if blocking:
+            self.external.append(made)
         return made
 
     def place(self, stream: Stream, issued_ns: int, start_ns: int, duration_ns: int, occupancy: int) -> int:

@@ -51,6 +51,7 @@ class Pages:
         self.device = device
         self.taken = taken  # the emulated device's address of it
         self.made = made
+        self.tag: object = None  # who used it last, for the order of accesses
 
 
 class WholePages(Pages):
@@ -60,7 +61,7 @@ class WholePages(Pages):
         memory = ptx.zeroed(size)
         self._bytes = (ctypes.c_char * len(memory)).from_buffer(memory)
         self.address = ctypes.addressof(self._bytes)
-        self.device, self.taken, self.made = device, taken, made
+        self.device, self.taken, self.made, self.tag = device, taken, made, None
 
 
 class MemoryCalls:
@@ -116,7 +117,10 @@ class MemoryCalls:
 
     def malloc_async(self, out: int, size: int, stream: int) -> int:
         """As `malloc`: memory of a stream's pool, which is taken from the device all the same."""
-        return self.malloc(out, size, "cudaMallocAsync")
+        error = self.malloc(out, size, "cudaMallocAsync")
+        if not error and size:  # it is there for work that comes behind this on the stream
+            self.process.copied(0, word(out), size, self.process.stream(stream))
+        return error
 
     def tell(self) -> None:
         """At the end: note the lines that took memory again and again, with work in between, and never gave it back."""
@@ -137,6 +141,7 @@ class MemoryCalls:
         found = self.process.addresses.allocation(address)
         if found is None or found.start != address or not isinstance(found.owner, Pages):
             return errors.INVALID_VALUE
+        self.process.copied(0, address, found.size, self.process.stream(stream))  # as if the next who has it wrote
         self.managed.forget(found)
         self._give_back(found, found.owner)
         return errors.SUCCESS

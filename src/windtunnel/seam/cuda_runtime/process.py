@@ -49,7 +49,7 @@ class Process(Protocol):
     def stream(self, handle: int) -> Stream:
         """The stream behind one of CUDA's handles."""
 
-    def new_stream(self, priority: int) -> int:
+    def new_stream(self, priority: int, blocking: bool) -> int:
         """A new stream of the current device, as its handle."""
 
     def lost(self) -> int:

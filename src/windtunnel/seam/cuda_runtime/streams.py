@@ -14,6 +14,7 @@ from windtunnel.seam.cuda_runtime.process import Process
 
 EVENTS_BASE = 0x5582_0000_0000
 DISABLE_TIMING = 2
+NON_BLOCKING = 1
 
 
 @dataclass
@@ -33,9 +34,9 @@ class StreamCalls:
         self._handles = itertools.count(EVENTS_BASE, 16)
 
     def create(self, out: int, flags: int, priority: int) -> int:
-        """A stream."""
+        """A stream; it and the default stream wait for each other, unless the flags say otherwise."""
         self.process.begin()
-        put(out, self.process.new_stream(max(-3, min(0, priority))))
+        put(out, self.process.new_stream(max(-3, min(0, priority)), not flags & NON_BLOCKING))
         return errors.SUCCESS
 
     def destroy(self, stream: int) -> int:

@@ -19,7 +19,7 @@ from windtunnel.seam.cuda_runtime import errors
 from windtunnel.seam.cuda_runtime.addresses import Allocation
 from windtunnel.seam.cuda_runtime.driver import registers_of
 from windtunnel.seam.cuda_runtime.limits import LaunchShape, together
-from windtunnel.seam.cuda_runtime.memory import MemoryCalls
+from windtunnel.seam.cuda_runtime.memory import MemoryCalls, Pages
 from windtunnel.seam.cuda_runtime.modules import KernelFunction
 from windtunnel.seam.cuda_runtime.names import demangled, parameter_names
 from windtunnel.seam.torch.dispatch import asserts
@@ -246,7 +246,7 @@ class Launcher:
         peers = self.state.machine.devices[stream.device].peers
         for access in result.accesses:
             known = self.addresses.allocation(access.start)
-            tag = None if known is None else tag_in(known)
+            tag = None if known is None or isinstance(known.owner, Pages) else tag_in(known)
             if tag is None or tag.device in (stream.device, *peers) or tag.device < 0:
                 continue
             message = (

@@ -107,10 +107,10 @@ class TorchProcess:
             handle = 0
         return self.state.external_stream(self.device(), handle)
 
-    def new_stream(self, priority: int) -> int:
+    def new_stream(self, priority: int, blocking: bool) -> int:
         """A new stream, as its handle."""
         self.begin()
-        return handle(self.state.new_stream(self.device(), priority))
+        return handle(self.state.own_stream(self.device(), priority, blocking))
 
     def lost(self) -> int:
         """The error of a context that is lost, once the host has heard of it."""

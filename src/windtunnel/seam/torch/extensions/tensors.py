@@ -192,5 +192,15 @@ def _start(storage: Storage, block: object) -> int:
 
 def tag_in(allocation: Allocation) -> Tag | None:
     """The tag of the tensor that an allocation is of; not held, since its end is the memory's."""
+    if isinstance(allocation.owner, Pages):
+        return _own(allocation.owner, allocation)
     found = allocation.owner() if isinstance(allocation.owner, weakref.ref) else None
     return found if isinstance(found, Tag) else None
+
+
+def _own(pages: Pages, allocation: Allocation) -> Tag:
+    """The tag of memory that host code took itself."""
+    if not isinstance(pages.tag, Tag):
+        pages.tag = Tag(allocation.device, allocation.size)
+        pages.tag.site = pages.made.site if pages.made is not None else 0
+    return pages.tag

@@ -38,7 +38,7 @@ from windtunnel.seam.torch.state.observers import Observers
 from windtunnel.seam.torch.state.order import Order
 from windtunnel.seam.torch.state.positions import Generator, Position
 from windtunnel.seam.torch.state.ranks import Ranks
-from windtunnel.seam.torch.state.stream_ids import HANDLE_BASE, place_of, pool_id
+from windtunnel.seam.torch.state.stream_ids import HANDLE_BASE, handle, place_of, pool_id
 from windtunnel.seam.torch.state.unfilled import Unfilled
 from windtunnel.seam.torch.tags import (
     CPU,
@@ -384,6 +384,15 @@ class State(Core):
             self.external[index, pointer] = made = device.external_stream()
             self.pointers[made] = pointer
         return self.external[index, pointer]
+
+    def own_stream(self, index: int, priority: int, blocking: bool) -> Stream:
+        """A stream that host code makes itself, of no pool."""
+        device = self.use(index)
+        self.order.begin_streams()
+        made: Stream = device.external_stream(priority, blocking)
+        self.external[index, handle(made)], self.pointers[made] = made, handle(made)
+        self.gpu_trace.made(handle(made))
+        return made
 
     def stream_id(self, stream: Stream) -> int:
         """PyTorch's id of a stream."""
