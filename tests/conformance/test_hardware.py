@@ -37,6 +37,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict, str]:
     return folder, json.loads((folder / "result.json").read_text()), done.stdout
 
 
+@pytest.mark.long  # a dozen processes, each with PyTorch
 def test_a_run_writes_what_both_sides_said(ran: tuple[Path, dict, str]) -> None:
     _, result, printed = ran
     assert (result["stand_in"], result["gpu"]) == ("V100", "Tesla V100-SXM2-16GB")
@@ -48,6 +49,7 @@ def test_a_run_writes_what_both_sides_said(ran: tuple[Path, dict, str]) -> None:
     assert "EMULATED V100 in its stead" in printed
 
 
+@pytest.mark.long
 def test_a_run_that_is_started_again_does_nothing_twice(ran: tuple[Path, dict, str]) -> None:
     folder, _, _ = ran
     run = sides.Run(folder, time.monotonic() + 60, "V100", True, ("range of priorities",), "V100")
