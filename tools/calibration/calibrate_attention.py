@@ -53,15 +53,18 @@ class Plan(NamedTuple):
     base: str = ""
 
 
+ALL = ("efficiency", "score_cycles", "prologue_us", "tail", "floor_us")
 PLANS = (
-    Plan("ampere", "A100-SXM4-80GB", ("efficiency", "score_cycles", "prologue_us", "tail", "floor_us")),
-    Plan("ada", "L40S", ("efficiency", "score_cycles", "prologue_us", "tail", "floor_us")),
+    Plan("ada", "L40S", (*ALL, "causal")),
+    Plan("ampere", "A100-SXM4-80GB", ALL),
     Plan("ampere-86", "RTXA5000", ("efficiency", "backward"), "ada"),
     Plan("hopper", "H100-SXM5-80GB", ("efficiency",), "ampere"),
     Plan("blackwell", "B200-180GB", ("efficiency", "score_cycles", "backward"), "ampere"),
 )
 BACKWARD_OF = "ampere-86"
 """Whose backward pass stands for the generations of which nobody published one: the nearest with the same kernels."""
+CAUSAL_OF = "ada"
+"""Whose causal mask stands for all: an A100's published timings are all causal, most of the others' none."""
 KERNELS = ("efficient", "efficient backward", "efficient fp32", "efficient fp32 backward")
 
 
@@ -149,15 +152,17 @@ def flash(timings: list[AttentionTiming]) -> list[AttentionTiming]:
     return [timing for timing in timings if not timing.kernel]
 
 
-def cross_validate(timings: list[AttentionTiming], gpu: gpus.Gpu, plan: Plan) -> Residuals:
+def cross_validate(
+    timings: list[AttentionTiming], gpu: gpus.Gpu, begin: AttentionConstants, free: tuple[str, ...]
+) -> Residuals:
     """Every fold predicted with constants that have not seen its sets of heads and sizes of them."""
     folds = [fold_of(f"{one.of.heads} {one.of.key_heads} {one.of.dim} {one.of.causal}") for one in timings]
 
     def predicted(fold: int, others: Mask, mine: Mask) -> Array:
-        constants = fit(chosen(timings, others), gpu, AttentionConstants(), plan.free, fold)
+        constants = fit(chosen(timings, others), gpu, begin, free, fold)
         return predict(chosen(timings, mine), gpu, constants)
 
-    return Residuals("own GPU", plan.gpu, measured(timings) / left_out(folds, predicted), measured(timings))
+    return Residuals("own GPU", gpu.key, measured(timings) / left_out(folds, predicted), measured(timings))
 
 
 def scaled(constants: AttentionConstants, of: gpus.Gpu, to: gpus.Gpu) -> AttentionConstants:
@@ -175,14 +180,16 @@ def calibrate() -> None:
     borrowed: list[Residuals] = []
     for plan in PLANS:
         gpu, some = gpu_of(plan.gpu), flash(timings[plan.gpu])
-        fitted[plan.generation] = fit(some, gpu, fitted.get(plan.base, AttentionConstants()), plan.free)
+        seen = fitted.get(CAUSAL_OF, AttentionConstants())
+        begin = fitted.get(plan.base, AttentionConstants(causal=seen.causal))
+        fitted[plan.generation] = fit(some, gpu, begin, plan.free)
         if plan.base:
             near = gpu_of(next(other.gpu for other in PLANS if other.generation == plan.base))
             constants = scaled(fitted[plan.base], near, gpu)
             us = measured(some)
             borrowed.append(Residuals("borrowed", plan.gpu, us / predict(some, gpu, constants), us))
         else:
-            own.append(cross_validate(some, gpu, plan))
+            own.append(cross_validate(some, gpu, begin, plan.free))
             own[-1].report()
     for plan, other in ((PLANS[0], PLANS[1]), (PLANS[1], PLANS[0])):
         gpu, some = gpu_of(plan.gpu), flash(timings[plan.gpu])

@@ -44,8 +44,9 @@ TILE_ROWS = 128
 """Queries of a block (keys in the backward pass): flash-attention's kBlockM."""
 TILE_COLUMNS = 64
 """Keys of one step of its loop."""
-HEAD_MULTIPLE = 16
-"""Elements that a head's size is padded to: the depth of one tensor-core instruction of 16 bits."""
+HEADS = (32, 64, 96, 128, 192, 256)
+"""Sizes of a head that there are kernels for (flash-attention's `headdim_switch`; CUTLASS's `kMaxK` are alike): smaller
+ones take as long as these. An L40S takes as long for 72 as for 80, and 1.4 times as long as for 64 (aiconfigurator)."""
 IN_REGISTERS = 128
 """The largest head whose results CUTLASS's memory-efficient kernels keep there (`kKeepOutputInRF`)."""
 SPLITS = (1, 2, 4, 8, 16, 32)
@@ -73,7 +74,8 @@ class AttentionConstants(NamedTuple):
 
     `efficiency` is the share of the tensor cores' peak that the products reach, `backward` that of the backward pass
     relative to it, `score_cycles` what an SM takes for the rest of a thousand scores, in clock cycles; `tail` is the
-    part of a last, partial wave that is waited for as if it were a whole one.
+    part of a last, partial wave that is waited for as if it were a whole one; `causal` is by how much a causal mask
+    lengthens the scores that it leaves.
     """
 
     efficiency: float = 0.9
@@ -82,6 +84,7 @@ class AttentionConstants(NamedTuple):
     prologue_us: float = 2.0
     tail: float = 0.3
     floor_us: float = 5.0
+    causal: float = 1.0
 
 
 class Attention(NamedTuple):
@@ -154,7 +157,7 @@ def row_for(generation: str) -> AttentionFit | None:
 
 def padded(dim: int) -> int:
     """The size of a head that a kernel computes with."""
-    return ceil(dim / HEAD_MULTIPLE) * HEAD_MULTIPLE
+    return next((size for size in HEADS if dim <= size), dim)
 
 
 def time_us(of: Attention, gpu: Gpu, peak_flops: float, item_bytes: int, constants: AttentionConstants) -> float:
@@ -173,6 +176,7 @@ def time_us(of: Attention, gpu: Gpu, peak_flops: float, item_bytes: int, constan
     efficiency = constants.efficiency * (constants.backward if of.backward else 1.0)
     score_us = kernel * gpu.sm_count * 1e6 / (peak_flops * efficiency)
     score_us += (2 if of.backward else 1) * constants.score_cycles / 1000.0 / gpu.clock_mhz
+    score_us *= constants.causal if of.causal else 1.0
     outer, inner = (of.keys, of.queries) if of.backward else (of.queries, of.keys)
     longest = TILE_COLUMNS * ceil(inner / TILE_COLUMNS)
     mean = float(longest)

@@ -234,6 +234,15 @@ def slowdown(product: Product, rates: Rates, constants: ProductConstants) -> Any
     return 1.0 + constants.power * peak_us / (peak_us + LARGE_US)
 
 
+def multiply_us(product: Product, rates: Rates, constants: ProductConstants) -> float:
+    """What the multiply-adds alone take in the largest tiles."""
+    high, wide = TILES[0]
+    side = high * wide / (high + wide)
+    reached = constants.efficiency * side / (side + constants.half_tile)
+    peak_us = 2.0 * product.batch * product.m * product.n * product.k / (rates.flops * rates.sm_count)
+    return float(peak_us / reached * slowdown(product, rates, constants))
+
+
 @lru_cache(maxsize=256)
 def _prepared(rates: Rates, constants: ProductConstants, item: int) -> tuple[tuple[Any, ...], ...]:
     """What does not depend on the product, for each tile: its sides, a step's multiply-adds, writing, smaller tiles."""
@@ -379,13 +388,16 @@ def length_us(
 ) -> tuple[float, float]:
     """(floor, time without it) of a product on the problem's GPU at `share` of the rate of the row's constants.
 
-    `thin` says whether the library has kernels for thin results.
+    `thin` says whether the library has kernels for thin results. A share above one is what other kernels do better than
+    products where tiles are small: the rate of the largest tile bounds them too.
     """
     clock = sustained_share(problem.gpu) / row.sustained_share
     constants = scaled(row.constants, row.scale * share, clock)
     of = rates(problem.gpu, problem.peak_flops, constants)
     floor_us = constants.floor_us * floor_scale(problem.gpu.generation) / floor_scale(row.generation)
     length = time_us(product, of, constants)
+    if share > 1.0:
+        length = max(length, multiply_us(product, of, scaled(row.constants, row.scale, clock)))
     return floor_us, min(length, thin_us(product, of, constants)) if thin else length
 
 

@@ -6,19 +6,26 @@
 - Of one channel into one, as in image filters, a convolution is a sum of shifted pictures: the CPU's library pads the
   one channel to a vector of them, and takes twenty times as long (2x2 over 2048x2048: 300 ms against 14 on one core).
 - The CPU convolves integers of 64 bits; cuDNN refuses them (aten/src/ATen/cudnn/Types.cpp).
+- cuDNN takes all operands in one layout: PyTorch copies those that lie otherwise, by kernels of its own, as images
+  behind a `group_norm` whose convolution has its weight in channels last (aten/src/ATen/native/Convolution.cpp,
+  `determine_backend_memory_format`; cudnn/ConvShared.cpp). A gradient that is not asked for asks for no copy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from typing import Any
 
 import torch
 
+from windtunnel.seam.torch.dispatch.mode import Dispatch
+from windtunnel.seam.torch.plans.call import Call
+from windtunnel.seam.torch.plans.convolutions import OPERANDS, laid_out, layout_of
 from windtunnel.seam.torch.plans.dtypes import CUDNN, FLOATING
 from windtunnel.seam.torch.plans.halves import in_float32
 from windtunnel.seam.torch.scratch.need import NOTHING, Demand, Need, Row, size_of
-from windtunnel.seam.torch.tags import disable_torch_function
+from windtunnel.seam.torch.tags import device_of, disable_torch_function
 
 Tensor = torch.Tensor
 stock = torch.ops.aten.convolution.default._op
@@ -133,6 +140,48 @@ def _search(images: torch.Tensor, weight: torch.Tensor, result: torch.Tensor, ca
     return planes * (area // 2 + 1) * 2 * FLOAT
 
 
+# ---------------------------------------------------------------------------------------------- layout
+
+
+def in_one_layout(dispatch: Dispatch, call: Call) -> object:
+    """A convolution or its gradients: copies of the operands that lie otherwise than cuDNN takes them come before."""
+    args, place = call.args, OPERANDS[call.plan.name]
+    images, weight = args[place : place + 2]
+    if device_of(images) < 0 or not torch._C._get_cudnn_enabled():
+        return dispatch.general(call)
+    wanted = layout_of((images, weight))
+    needed = (True, True)
+    if place:
+        of_images, of_weight, _ = args[-1]
+        needed = (of_images or of_weight, of_weight, of_images)  # of its gradient, the images and the weight
+    copied = list(args)
+    with dispatch.parts:
+        for index, of in enumerate(needed):
+            if of and not _lies(args[index], wanted) and device_of(args[index]) == device_of(images):
+                copied[index] = _copy(args[index], wanted)
+    if images.dim() > 3 or wanted == torch.contiguous_format:
+        return dispatch.general(call.but(args=tuple(copied)))
+
+    def of_rows(*args: Any) -> object:
+        return laid_out(call.func(*args), args[place : place + 2])
+
+    return dispatch.general(call.but(func=of_rows, args=tuple(copied)))
+
+
+def _lies(tensor: Tensor, wanted: torch.memory_format) -> bool:
+    """Whether cuDNN takes a tensor as it lies."""
+    return (tensor.unsqueeze(2) if tensor.dim() == 3 else tensor).is_contiguous(memory_format=wanted)
+
+
+def _copy(tensor: Tensor, wanted: torch.memory_format) -> Tensor:
+    """A copy that lies so; lines are planes of one row."""
+    if tensor.dim() == 3:
+        return tensor.unsqueeze(2).clone(memory_format=wanted).squeeze(2)
+    return tensor.clone(memory_format=wanted)
+
+
+HANDLERS = dict.fromkeys(OPERANDS, in_one_layout)
+"""Operators with handlers of their own."""
 RUN = {
     "aten::convolution": in_float32(thin),
     "aten::convolution_backward": in_float32(torch.ops.aten.convolution_backward.default._op),

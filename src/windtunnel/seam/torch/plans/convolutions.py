@@ -1,7 +1,7 @@
 """Where a convolution's operands are, and in which layout its results lie.
 
-Meta kernels give contiguous results (torch/_meta_registrations.py, `meta_conv`); on a GPU, and on the CPU, they lie as
-the operands do.
+Meta kernels give contiguous results (torch/_meta_registrations.py, `meta_conv`); on a GPU they lie as the operands do,
+and on the CPU those of planes and volumes.
 """
 
 from __future__ import annotations
@@ -16,17 +16,27 @@ OPERANDS = {"aten::convolution": 0, "aten::convolution_backward": 1}
 """Where the arguments of a convolution have its images, before its weight."""
 
 
-def laid_out(out: object, operands: Iterable[Tensor]) -> object:
-    """A convolution's results in the layout that cuDNN gives them, by that of the images and the weight.
+def layout_of(operands: Iterable[Tensor]) -> torch.memory_format:
+    """The layout in which cuDNN takes images and weight and gives its results; lines count as planes of one row.
 
     Source: `cudnn_conv_suggest_memory_format` of aten/src/ATen/native/ConvUtils.h.
     """
-    last = {suggest_memory_format(one) for one in operands if one.dtype is not torch.float64}
+    planes = (one.unsqueeze(2) if one.dim() == 3 else one for one in operands if one.dtype is not torch.float64)
+    last = set(map(suggest_memory_format, planes))
     last.discard(torch.contiguous_format)
-    wanted = last.pop() if last else torch.contiguous_format
+    return last.pop() if last else torch.contiguous_format
+
+
+def laid_out(out: object, operands: Iterable[Tensor]) -> object:
+    """A convolution's results in that layout."""
+    wanted = layout_of(operands)
     if isinstance(out, Tensor):
-        return out.contiguous(memory_format=wanted)
+        return _lying(out, wanted)
     assert isinstance(out, tuple)
-    return tuple(
-        part.contiguous(memory_format=wanted) if isinstance(part, Tensor) and part.dim() > 3 else part for part in out
-    )
+    return tuple(_lying(part, wanted) if isinstance(part, Tensor) and part.dim() > 2 else part for part in out)
+
+
+def _lying(tensor: Tensor, wanted: torch.memory_format) -> Tensor:
+    if tensor.dim() == 3:
+        return tensor.unsqueeze(2).contiguous(memory_format=wanted).squeeze(2)
+    return tensor.contiguous(memory_format=wanted)
