@@ -243,6 +243,14 @@ def test_a_value_that_a_dimension_repeats_is_read_once(session: Session) -> None
     assert _kernel_bytes(session, lambda x, row: x * row, x, row) == (4 * (x.numel() + 256), 4 * x.numel(), 0)
 
 
+def test_a_row_that_is_looked_up_once_is_read_once(session: Session) -> None:
+    """Every row of the product looks the same embedding up: what all of them read is that and the matrix."""
+    table, matrix = torch.ones(1000, 256, device="cuda"), torch.ones(512, 256, device="cuda")
+    token = torch.zeros(1, dtype=torch.int64, device="cuda")
+    read, _, _ = _kernel_bytes(session, lambda m, t, i: (m * (t[i] * 2)).sum(1), matrix, table, token)
+    assert read == 4 * (512 * 256 + 256) + 8
+
+
 def test_long_rows_are_read_again_in_the_second_loop(session: Session) -> None:
     short, long = torch.randn(256, 512, device="cuda"), torch.randn(1024, 8192, device="cuda")
     norm = partial(F.layer_norm, normalized_shape=(8192,))

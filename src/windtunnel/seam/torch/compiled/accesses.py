@@ -8,6 +8,7 @@ torch/_inductor/scheduler.py) takes a whole buffer wherever a loop goes over as 
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from math import ceil, prod
@@ -17,6 +18,7 @@ import torch
 
 SECTOR = 32
 """Bytes that memory moves at least (CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory")."""
+INDICES = (torch.int32, torch.int64)
 _OUTSIDE = -1
 """The loop of what a kernel does outside of its reduction loops."""
 
@@ -24,8 +26,8 @@ _OUTSIDE = -1
 class Access(NamedTuple):
     """A load or a store of a node: of what buffer, how large that is, and where in it.
 
-    `strides` (in elements, one for each of `sizes`) are None where the place is no linear function of the loops.
-    `loop` is the reduction loop of the kernel that it is in.
+    `strides` (in elements, one for each of `sizes`) are None where the place is no linear function of the loops; then
+    `places` is at how many of them it can be. `loop` is the reduction loop of the kernel that it is in.
     """
 
     buffer: str
@@ -36,6 +38,7 @@ class Access(NamedTuple):
     strides: tuple[int, ...] | None
     offset: int
     loop: int
+    places: int = 0
 
 
 class Traffic(NamedTuple):
@@ -109,8 +112,10 @@ def of_nodes(node_schedule: Iterable[object], graph: GraphLowering) -> list[Acce
     loop = loops = 0
     for node in node_schedule:
         if isinstance(node, _Node):
-            for writes, some in ((False, node.read_writes.reads), (True, node.read_writes.writes)):
-                found += [_access(one, writes, loop, graph) for one in some if _is_access(one)]
+            reads = list(filter(_is_access, node.read_writes.reads))
+            looked_up = _looked_up(reads, graph)
+            for writes, some in ((False, reads), (True, node.read_writes.writes)):
+                found += [_access(one, writes, loop, graph, looked_up) for one in some if _is_access(one)]
         elif loop == _OUTSIDE:
             loop = loops = loops + 1
         else:
@@ -123,7 +128,19 @@ def _is_access(one: object) -> TypeGuard[Dependency]:
     return hasattr(one, "var_names") and isinstance(one, Dependency)
 
 
-def _access(of: Dependency, writes: bool, loop: int, graph: GraphLowering) -> Access:
+def _looked_up(reads: Iterable[Dependency], graph: GraphLowering) -> int:
+    """How many numbers the loops of a node can look up as places: those of the integers that it reads, or any."""
+    counts = [_places(of, graph) for of in reads if graph.get_dtype(of.name) in INDICES]
+    return prod(counts) if counts else sys.maxsize
+
+
+def _places(of: Dependency, graph: GraphLowering) -> int:
+    """At how many places an access is by the loops that its index names."""
+    named = [size for name, size in zip(of.var_names, of.size, strict=True) if name in of.index.free_symbols]
+    return prod(graph.sizevars.optimization_hint(size, fallback=0) for size in named)
+
+
+def _access(of: Dependency, writes: bool, loop: int, graph: GraphLowering, looked_up: int) -> Access:
     sizes = tuple(graph.sizevars.optimization_hint(size, fallback=0) for size in of.size)
     elements = graph.sizevars.optimization_hint(graph.get_numel(of.name), fallback=0)
     strides: tuple[int, ...] | None = None
@@ -133,8 +150,11 @@ def _access(of: Dependency, writes: bool, loop: int, graph: GraphLowering) -> Ac
         line = sum(stride * name for stride, name in zip(strides, of.var_names, strict=True))
         if (of.index - line - offset).expand().free_symbols:
             strides = None
-    start = 0 if strides is None else int(offset)
-    return Access(of.name, writes, graph.get_dtype(of.name).itemsize, elements, sizes, strides, start, loop)
+    item = graph.get_dtype(of.name).itemsize
+    if strides is None:
+        places = min(prod(sizes), looked_up * _places(of, graph))
+        return Access(of.name, writes, item, elements, sizes, None, 0, loop, places)
+    return Access(of.name, writes, item, elements, sizes, strides, int(offset), loop)
 
 
 def traffic(accesses: Iterable[Access], inside: Container[str]) -> Traffic:
@@ -168,7 +188,7 @@ def moved(accesses: Sequence[Access]) -> int:
     total = 0
     for one in accesses:
         if one.strides is None:
-            total += prod(one.sizes) * one.item_bytes
+            total += one.places * one.item_bytes
             continue
         dims = tuple(sorted((abs(stride), size) for stride, size in zip(one.strides, one.sizes, strict=True) if stride))
         alike[tuple((stride, size) for stride, size in dims if size > 1)].append(one.offset)
