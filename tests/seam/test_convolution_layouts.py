@@ -90,6 +90,8 @@ def test_values_are_those_of_one_layout() -> None:
     with windtunnel.emulate("A100-SXM4-40GB"):
         lines = x.transpose(1, 2).contiguous().cuda().transpose(1, 2)
         torch.testing.assert_close(functional.conv1d(lines, w.cuda()).cpu(), wanted)
+        halves = functional.conv1d(lines.half(), w.cuda().half())
+        assert torch.equal(halves.cpu(), functional.conv1d(x.half().float(), w.half().float()).half())
         assert functional.conv1d(x.transpose(1, 2).contiguous().transpose(1, 2), w).is_contiguous()  # on the host
 
 

@@ -58,7 +58,7 @@ PLANS = (
     Plan("ada", "L40S", (*ALL, "causal")),
     Plan("ampere", "A100-SXM4-80GB", ALL),
     Plan("ampere-86", "RTXA5000", ("efficiency", "backward"), "ada"),
-    Plan("hopper", "H100-SXM5-80GB", ("efficiency",), "ampere"),
+    Plan("hopper", "H100-SXM5-80GB", ("efficiency", "score_cycles", "backward"), "ampere"),
     Plan("blackwell", "B200-180GB", ("efficiency", "score_cycles", "backward"), "ampere"),
 )
 BACKWARD_OF = "ampere-86"

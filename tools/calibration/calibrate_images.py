@@ -181,7 +181,9 @@ def shares_of(recording: Recording, signature: Signature) -> tuple[str, ...]:
 
 def _of_products(problem: Problem) -> tuple[str, ...]:
     """The shares of a convolution that is one of products."""
-    found = (f"convolution {problem.gpu.generation}",)
+    found: tuple[str, ...] = (f"convolution {problem.gpu.generation}",)
+    if problem.gpu.generation == "ampere-86":
+        found = (*found, "product ampere-86")  # a large product's rate bounds them
     converted = ("conversion", f"rate {problem.gpu.key}")
     last = ("channels_last", 1) in problem.signature.detail
     if problem.name.endswith("_backward"):

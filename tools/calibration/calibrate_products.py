@@ -139,8 +139,8 @@ def predict(timings: Timings, gpu: gpus.Gpu, constants: ProductConstants, table:
     for tile in products.TILES:
         memory = products.memory_us(product, tile, of, constants, ARRAYS)
         blocks = timings.batch * np.ceil(timings.m / tile[0]) * np.ceil(timings.n / tile[1])
-        for split in products.SPLITS:
-            left_out = (split > steps) | (blocks * split > 2 * of.sm_count) if split > 1 else np.zeros(len(best), bool)
+        for fewer, split in products.FEWER_SPLITS:
+            left_out = (fewer >= steps) | (blocks * split > 2 * of.sm_count) if split > 1 else np.zeros(len(best), bool)
             rows = np.flatnonzero(~left_out)
             if not rows.size:
                 break

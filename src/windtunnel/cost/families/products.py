@@ -46,6 +46,7 @@ TILES = (
 MOST_WAVES = 32
 """Tiles smaller than 128 x 64 are tried where they make no more waves than this, or where the results are smaller."""
 SPLITS = (1, 2, 3, 4, 6, 8, 16, 32)
+FEWER_SPLITS = tuple(zip((0, *SPLITS), SPLITS, strict=False))
 THIN = 32
 """The shorter side of a result up to which it is thin."""
 THIN_DEPTH = 1024
@@ -277,8 +278,8 @@ def time_us(product: Product, rates: Rates, constants: ProductConstants) -> floa
         if memory >= best:
             continue
         turn = max(multiply, STEP_BYTES * (rows + columns) / rates.read_bytes)
-        for split in SPLITS:
-            if split > 1 and (split > steps or blocks * split > 2 * sm_count):
+        for fewer, split in FEWER_SPLITS:
+            if split > 1 and (fewer >= steps or blocks * split > 2 * sm_count):
                 break
             filled = blocks * split / sm_count
             waves = max(1.0, filled + tail * (ceil(filled) - filled))

@@ -13,9 +13,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
-from typing import Any
 
 import torch
 
@@ -162,13 +161,19 @@ def in_one_layout(dispatch: Dispatch, call: Call) -> object:
         for index, of in enumerate(needed):
             if of and not _lies(args[index], wanted) and device_of(args[index]) == device_of(images):
                 copied[index] = _copy(args[index], wanted)
-    if images.dim() > 3 or wanted == torch.contiguous_format:
-        return dispatch.general(call.but(args=tuple(copied)))
+    return dispatch.general(call.but(args=tuple(copied)))
 
-    def of_rows(*args: Any) -> object:
-        return laid_out(call.func(*args), args[place : place + 2])
 
-    return dispatch.general(call.but(func=of_rows, args=tuple(copied)))
+def lines_laid_out(function: Callable[..., object], place: int) -> Callable[..., object]:
+    """A convolution whose results lie as cuDNN's do also where the images are lines, which the CPU makes contiguous."""
+
+    def convolved(*args: object, **kwargs: object) -> object:
+        out = function(*args, **kwargs)
+        operands = [one for one in args[place : place + 2] if isinstance(one, Tensor)]
+        lines = len(operands) == 2 and operands[0].dim() == 3 and not all(map(is_contiguous, operands))
+        return laid_out(out, operands) if lines and device_of(operands[0]) >= 0 else out
+
+    return convolved
 
 
 def _lies(tensor: Tensor, wanted: torch.memory_format) -> bool:
@@ -186,8 +191,10 @@ def _copy(tensor: Tensor, wanted: torch.memory_format) -> Tensor:
 HANDLERS = dict.fromkeys(OPERANDS, in_one_layout)
 """Operators with handlers of their own."""
 RUN = {
-    "aten::convolution": in_float32(thin),
-    "aten::convolution_backward": in_float32(torch.ops.aten.convolution_backward.default._op),
+    "aten::convolution": lines_laid_out(in_float32(thin), OPERANDS["aten::convolution"]),
+    "aten::convolution_backward": lines_laid_out(
+        in_float32(torch.ops.aten.convolution_backward.default._op), OPERANDS["aten::convolution_backward"]
+    ),
 }
 """By name and overload, what `Plan.run` calls instead of PyTorch's own kernel."""
 DTYPES = {"aten::convolution": (CUDNN, FLOATING | {torch.complex32})}
