@@ -40,6 +40,8 @@ HOSTS = {
 }
 """What issues the calls of sources whose machines are their own; others are taken for rented ones."""
 WARM_UP, CALLS = 10, 30
+OF_NETWORKS = (1, 2)
+"""The same of whole networks, which fill the queue by themselves."""
 CLEARED_BYTES = 1 << 28
 Tensor = torch.Tensor
 Call = Callable[[], object]
@@ -221,18 +223,19 @@ def outcome(row: PrintedTime) -> Outcome:
     with windtunnel.emulate(row.gpu, no_data=True, host=row.host, cuda_version=row.cuda) as session, torch.no_grad():
         torch.backends.cuda.matmul.allow_tf32 = False
         call = call_of(row)
+        warm_up, calls = OF_NETWORKS if row.program.split()[0] in NETWORKS else (WARM_UP, CALLS)
         spent_ms, busy_ns, begun, out = 0.0, 0, 0, None
-        for number in range(WARM_UP + CALLS):
-            if row.cleared or number == WARM_UP:
+        for number in range(warm_up + calls):
+            if row.cleared or number == warm_up:
                 torch.cuda.synchronize()
             if row.cleared:
                 torch.empty(CLEARED_BYTES, dtype=torch.uint8, device="cuda").fill_(1)
-            if row.cleared or number == WARM_UP:
+            if row.cleared or number == warm_up:
                 begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
                 begin.record()
                 begun = len(session.trace.rows)
             out = call()  # held until the next one has been made, as in the source
-            if number >= WARM_UP and (row.cleared or number == WARM_UP + CALLS - 1):
+            if number >= warm_up and (row.cleared or number == warm_up + calls - 1):
                 rows = [session.trace.rows[at] for at in range(begun, len(session.trace.rows))]
                 busy_ns += sum(one[END] - one[START] for one in rows if one[KIND] == Kind.KERNEL)
                 end.record()
@@ -243,7 +246,7 @@ def outcome(row: PrintedTime) -> Outcome:
         band = session.trace.facts["band"]
     share = max(0.0, 1.0 - busy_ns / 1e6 / spent_ms)
     within = None if band is None else with_hosts(band, share, hosts.find(row.host).band)
-    return Outcome(row.name, row.gpu, 1e3 * spent_ms / CALLS, row.us, band, within=within)
+    return Outcome(row.name, row.gpu, 1e3 * spent_ms / calls, row.us, band, within=within)
 
 
 def peak(row: PrintedTime) -> Outcome:
