@@ -47,6 +47,7 @@ MOST_WAVES = 32
 """Tiles smaller than 128 x 64 are tried where they make no more waves than this, or where the results are smaller."""
 SPLITS = (1, 2, 3, 4, 6, 8, 16, 32)
 FEWER_SPLITS = tuple(zip((0, *SPLITS), SPLITS, strict=False))
+"""Each with the one before it: a split into more parts than there are steps is tried where that one is too few."""
 THIN = 32
 """The shorter side of a result up to which it is thin."""
 THIN_DEPTH = 1024
