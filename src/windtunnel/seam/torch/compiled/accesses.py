@@ -19,6 +19,7 @@ import torch
 SECTOR = 32
 """Bytes that memory moves at least (CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory")."""
 INDICES = (torch.int32, torch.int64)
+"""Of numbers that can be places in a buffer."""
 _OUTSIDE = -1
 """The loop of what a kernel does outside of its reduction loops."""
 

@@ -6,9 +6,8 @@
 - Of one channel into one, as in image filters, a convolution is a sum of shifted pictures: the CPU's library pads the
   one channel to a vector of them, and takes twenty times as long (2x2 over 2048x2048: 300 ms against 14 on one core).
 - The CPU convolves integers of 64 bits; cuDNN refuses them (aten/src/ATen/cudnn/Types.cpp).
-- cuDNN takes all operands in one layout: PyTorch copies those that lie otherwise, by kernels of its own, as images
-  behind a `group_norm` whose convolution has its weight in channels last (aten/src/ATen/native/Convolution.cpp,
-  `determine_backend_memory_format`; cudnn/ConvShared.cpp). A gradient that is not asked for asks for no copy.
+- Results of lines that lie channels last stay so; the CPU makes them contiguous. What cuDNN's one layout asks to copy
+  comes before (`dispatch.layouts`).
 """
 
 from __future__ import annotations
@@ -18,9 +17,7 @@ from itertools import product
 
 import torch
 
-from windtunnel.seam.torch.dispatch.mode import Dispatch
-from windtunnel.seam.torch.plans.call import Call
-from windtunnel.seam.torch.plans.convolutions import OPERANDS, laid_out, layout_of
+from windtunnel.seam.torch.plans.convolutions import OPERANDS, laid_out
 from windtunnel.seam.torch.plans.dtypes import CUDNN, FLOATING
 from windtunnel.seam.torch.plans.halves import in_float32
 from windtunnel.seam.torch.scratch.need import NOTHING, Demand, Need, Row, size_of
@@ -142,28 +139,6 @@ def _search(images: torch.Tensor, weight: torch.Tensor, result: torch.Tensor, ca
 # ---------------------------------------------------------------------------------------------- layout
 
 
-def in_one_layout(dispatch: Dispatch, call: Call) -> object:
-    """A convolution or its gradients: copies of the operands that lie otherwise than cuDNN takes them come before."""
-    args, place = call.args, OPERANDS[call.plan.name]
-    if call.kwargs:
-        return dispatch.general(call)
-    images, weight = args[place : place + 2]
-    as_usual = all(map(is_contiguous, args[: place + 2]))
-    if as_usual or device_of(images) < 0 or not torch._C._get_cudnn_enabled():
-        return dispatch.general(call)
-    wanted = layout_of((images, weight))
-    needed: tuple[bool, ...] = (True, True)
-    if place:
-        of_images, of_weight, _ = args[-1]
-        needed = (of_images or of_weight, of_weight, of_images)  # of its gradient, the images and the weight
-    copied = list(args)
-    with dispatch.parts:
-        for index, of in enumerate(needed):
-            if of and not _lies(args[index], wanted) and device_of(args[index]) == device_of(images):
-                copied[index] = _copy(args[index], wanted)
-    return dispatch.general(call.but(args=tuple(copied)))
-
-
 def lines_laid_out(function: Callable[..., object], place: int) -> Callable[..., object]:
     """A convolution whose results lie as cuDNN's do also where the images are lines, which the CPU makes contiguous."""
 
@@ -176,20 +151,6 @@ def lines_laid_out(function: Callable[..., object], place: int) -> Callable[...,
     return convolved
 
 
-def _lies(tensor: Tensor, wanted: torch.memory_format) -> bool:
-    """Whether cuDNN takes a tensor as it lies."""
-    return (tensor.unsqueeze(2) if tensor.dim() == 3 else tensor).is_contiguous(memory_format=wanted)
-
-
-def _copy(tensor: Tensor, wanted: torch.memory_format) -> Tensor:
-    """A copy that lies so; lines are planes of one row."""
-    if tensor.dim() == 3:
-        return tensor.unsqueeze(2).clone(memory_format=wanted).squeeze(2)
-    return tensor.clone(memory_format=wanted)
-
-
-HANDLERS = dict.fromkeys(OPERANDS, in_one_layout)
-"""Operators with handlers of their own."""
 RUN = {
     "aten::convolution": lines_laid_out(in_float32(thin), OPERANDS["aten::convolution"]),
     "aten::convolution_backward": lines_laid_out(

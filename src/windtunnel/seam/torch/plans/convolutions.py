@@ -21,8 +21,7 @@ def layout_of(operands: Iterable[Tensor]) -> torch.memory_format:
 
     Source: `cudnn_conv_suggest_memory_format` of aten/src/ATen/native/ConvUtils.h.
     """
-    planes = (one.unsqueeze(2) if one.dim() == 3 else one for one in operands if one.dtype is not torch.float64)
-    last = set(map(suggest_memory_format, planes))
+    last = {suggest_memory_format(_plane(one)) for one in operands if one.dtype is not torch.float64}
     last.discard(torch.contiguous_format)
     return last.pop() if last else torch.contiguous_format
 
@@ -31,12 +30,19 @@ def laid_out(out: object, operands: Iterable[Tensor]) -> object:
     """A convolution's results in that layout."""
     wanted = layout_of(operands)
     if isinstance(out, Tensor):
-        return _lying(out, wanted)
+        return lying(out, wanted)
     assert isinstance(out, tuple)
-    return tuple(_lying(part, wanted) if isinstance(part, Tensor) and part.dim() > 2 else part for part in out)
+    return tuple(lying(part, wanted) if isinstance(part, Tensor) and part.dim() > 2 else part for part in out)
 
 
-def _lying(tensor: Tensor, wanted: torch.memory_format) -> Tensor:
-    if tensor.dim() == 3:
-        return tensor.unsqueeze(2).contiguous(memory_format=wanted).squeeze(2)
-    return tensor.contiguous(memory_format=wanted)
+def lying(tensor: Tensor, wanted: torch.memory_format) -> Tensor:
+    """A tensor that lies so: the same one, or a copy."""
+    plane = _plane(tensor)
+    if plane.is_contiguous(memory_format=wanted):
+        return tensor
+    copy = plane.contiguous(memory_format=wanted)
+    return copy if plane is tensor else copy.squeeze(2)
+
+
+def _plane(tensor: Tensor) -> Tensor:
+    return tensor.unsqueeze(2) if tensor.dim() == 3 else tensor

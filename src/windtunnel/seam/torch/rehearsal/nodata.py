@@ -14,6 +14,7 @@ import torch
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.torch.dispatch.deviations import Deviations
+from windtunnel.seam.torch.dispatch.layouts import in_one_layout
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
 from windtunnel.seam.torch.dispatch.moves import fetch, local_scalar
 from windtunnel.seam.torch.dispatch.without_kernel import refuse
@@ -61,6 +62,8 @@ DECIDED_ELSEWHERE = (
     "aten::repeat_interleave", "aten::bincount", "aten::_amp_", *SHAPED_BY_VALUES, *REDUCED_IN_PLACE,
 )  # fmt: skip
 """How the names of operators begin of which `Assumptions` or masks have a say."""
+BEFORE = (refuse, in_one_layout)
+"""Handlers that look at a call before it runs, and leave its results to the operator."""
 
 
 class DatalessDispatch(Dispatch):
@@ -81,7 +84,7 @@ class DatalessDispatch(Dispatch):
     def plan(self, func: OpOverload) -> Plan:
         """The plan of an operator; every one is run by `compute`, where meta kernels see the physical device."""
         plan = super().plan(func)
-        ordinary = plan.handler in (None, refuse) and not plan.name.startswith(DECIDED_ELSEWHERE)
+        ordinary = plan.handler in (None, *BEFORE) and not plan.name.startswith(DECIDED_ELSEWHERE)
         if ordinary and (memory := memory_for(plan)):
             self.memories[id(func)] = memory
         plan.builtin, plan.called = False, True
