@@ -64,7 +64,8 @@ PLANS = (
 BACKWARD_OF = "ampere-86"
 """Whose backward pass stands for the generations of which nobody published one: the nearest with the same kernels."""
 CAUSAL_OF = "ada"
-"""Whose causal mask stands for all: an A100's published timings are all causal, most of the others' none."""
+"""Whose causal mask stands for all, so that it is fitted first: an A100's published timings are all causal, most of the
+others' none."""
 KERNELS = ("efficient", "efficient backward", "efficient fp32", "efficient fp32 backward")
 
 

@@ -158,7 +158,7 @@ def shares_of(recording: Recording, signature: Signature) -> tuple[str, ...]:
         model = CostModel(gpu, recording.cuda)
         problem = model.problem(signature, name, *model._precision(signature, operator, name))
         if looped_convolutions.is_looped(problem):
-            return ("product ampere-86",) if generation == "ampere-86" else ()
+            return _product(generation)
         bias: tuple[str, ...] = (rate,) if streams.bias_ns(problem) else ()
         if name.endswith("_backward") and bias:
             bias = (rate, "reduction")
@@ -167,8 +167,8 @@ def shares_of(recording: Recording, signature: Signature) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*found, *bias)))
     if operator.name in generated.CLASSES:
         return (f"generated {generated.kind_of(dict(signature.detail))}", rate)
-    if operator.name in ("matmul", "bmm") and generation == "ampere-86":
-        return ("product ampere-86",)
+    if operator.name in ("matmul", "bmm") and _product(generation):
+        return _product(generation)
     if operator.name not in (*streams.CLASSES, *scans.CLASSES):
         return ()
     kind = operator.name
@@ -179,11 +179,15 @@ def shares_of(recording: Recording, signature: Signature) -> tuple[str, ...]:
     return (own, rate, *scattered) if own in SHARES else (rate, *scattered)
 
 
+def _product(generation: str) -> tuple[str, ...]:
+    """The share of a generation's products, where it is fitted here."""
+    name = f"product {generation}"
+    return (name,) if name in SHARES else ()
+
+
 def _of_products(problem: Problem) -> tuple[str, ...]:
     """The shares of a convolution that is one of products."""
-    found: tuple[str, ...] = (f"convolution {problem.gpu.generation}",)
-    if problem.gpu.generation == "ampere-86":
-        found = (*found, "product ampere-86")  # a large product's rate bounds them
+    found = (f"convolution {problem.gpu.generation}", *_product(problem.gpu.generation))  # which bounds it
     converted = ("conversion", f"rate {problem.gpu.key}")
     last = ("channels_last", 1) in problem.signature.detail
     if problem.name.endswith("_backward"):

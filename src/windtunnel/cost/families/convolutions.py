@@ -247,13 +247,14 @@ def _kind_ns(kind: str, of: Sizes, problem: Problem, row: products.ProductFit, p
     tile = DATA_TILES.get(problem.gpu.generation, 1) if problem.precision == "tf32" and of.groups == 1 else 1
     filled = product._replace(n=max(product.n, tile)) if kind == "data" else product
 
+    shortest_us = products.shortest_us(filled, problem, row)
     spread = kind == "data" and of.is_strided and not problem.name.endswith("_backward")
     thin = of.dims == 2 and not spread
 
     def length_ns(share: float, slower: float = 1.0) -> float:
         of_both = (products.length_us(one, problem, row, part * share, thin=thin) for one in {product, filled})
         least_us, time_us = max(of_both)
-        return 1000.0 * (least_us + max(slower * time_us, products.shortest_us(filled, problem, row)))
+        return 1000.0 * (least_us + max(slower * time_us, shortest_us))
 
     if problem.precision == "tf32":
         packed = of.groups > 1 and not of.dilated and of.dims < 3 and not problem.name.endswith("_backward")

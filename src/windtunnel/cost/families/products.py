@@ -385,9 +385,7 @@ def length_us(
 
     `thin` says whether the library has kernels for thin results.
     """
-    clock = sustained_share(problem.gpu) / row.sustained_share
-    constants = scaled(row.constants, row.scale * share, clock)
-    of = rates(problem.gpu, problem.peak_flops, constants)
+    of, constants = _rates_at(share, problem, row)
     floor_us = constants.floor_us * floor_scale(problem.gpu.generation) / floor_scale(row.generation)
     length = time_us(product, of, constants)
     return floor_us, min(length, thin_us(product, of, constants)) if thin else length
@@ -395,10 +393,15 @@ def length_us(
 
 def shortest_us(product: Product, problem: Problem, row: ProductFit) -> float:
     """What the multiply-adds of a product take at the rate of a large one, which no kernel of other tiles passes."""
+    each_us = _large_us(*_rates_at(1.0, problem, row), product.item_bytes)
+    return float(product.batch * product.m * product.n * product.k * each_us)
+
+
+def _rates_at(share: float, problem: Problem, row: ProductFit) -> tuple[Rates, ProductConstants]:
+    """The rates of the problem's GPU, and the constants behind them, at a share of the rate of the row's constants."""
     clock = sustained_share(problem.gpu) / row.sustained_share
-    constants = scaled(row.constants, row.scale, clock)
-    of = rates(problem.gpu, problem.peak_flops, constants)
-    return float(product.batch * product.m * product.n * product.k * _large_us(of, constants, product.item_bytes))
+    constants = scaled(row.constants, row.scale * share, clock)
+    return rates(problem.gpu, problem.peak_flops, constants), constants
 
 
 @lru_cache(maxsize=256)
