@@ -29,7 +29,6 @@ from windtunnel.trace.trace import Trace
 SUFFIX = ".journal"
 UNWRITTEN = ".unwritten"
 """Of a link that tells by its target why its process wrote no more: a link needs no open file and no bytes of one."""
-LONG_S = 3600.0
 FEW, SOON_NS = 1024, 10_000_000
 """A wait of the host with fewer new rows than that writes them only when the last writing was so long ago, or so few
 rows were written before: a loop that waits for each number is not to open a file each time."""
@@ -192,7 +191,6 @@ class ExitHandler:
         uncaught.remark(self.trace, self.session.is_idle)
         self.complete_journal()
         self.done = True
-        sys.setswitchinterval(LONG_S)  # no daemon thread is to see a machine without GPUs in its last moment
         self.session.uninstall()
 
     # ------------------------------------------------------------------ forks

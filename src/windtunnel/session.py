@@ -208,9 +208,11 @@ class Session:
         """The process ends: its other threads, which are daemons, go no further with their GPUs.
 
         Python stops daemon threads where they next need its lock. Beneath an operator that is inside C++, which ends
-        the process then, so they wait for ever at a place of ours.
+        the process then, so they wait for ever at a place of ours. In their last moment they are not to see a machine
+        without GPUs either: names stay replaced.
         """
         self.machine.turns.lock.__enter__()
+        self._patches = Patches()
         for installation in self._installations:
             installation.stop_threads()
 

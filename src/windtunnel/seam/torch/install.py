@@ -150,6 +150,7 @@ class Installation:
     def stop_threads(self) -> None:
         """At the end of the process, before `uninstall`: stop its other threads, and note what only the end shows."""
         self.threads.stop()
+        self._undo.remove(self.patches.restore)
         self._undo.remove(self._tell)
         self._tell()
 
