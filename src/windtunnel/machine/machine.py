@@ -385,6 +385,8 @@ class Machine:
         if stream.capture is not None:
             stream.capture.record(event, stream)
             return
+        if self.devices[stream.device].external:
+            self._wait_implicitly(host, self.devices[stream.device], stream)
         event.capture = None
         event.time_ns = end_ns = max(stream.ready_ns, host.now_ns + cost.launch_ns)
         if event.timed:
@@ -437,12 +439,15 @@ class Machine:
         return self._synchronize(host, event.stream, event.time_ns, event.order, name, site, number)
 
     def synchronize_stream(
-        self, host: HostThread, stream: Stream, name: str = "cudaStreamSynchronize", site: int = 0
+        self, host: HostThread, stream: Stream, name: str = "cudaStreamSynchronize", site: int = 0, but_last: int = 0
     ) -> int:
-        """Let the host wait for all that was submitted to a stream; returns for how long, in ns."""
+        """Let the host wait for all that was submitted to a stream; returns for how long, in ns.
+
+        It is not ordered after the last `but_last` of it: a copy from pageable memory returns before its bytes arrive.
+        """
         if stream.capture is not None:
             raise stream.capture.fail(capture.UNSUPPORTED)
-        order = {**stream.order, stream.agent: stream.epoch}
+        order = {**stream.order, stream.agent: stream.epoch - but_last}
         return self._synchronize(host, stream, stream.ready_ns, order, name, site)
 
     def synchronize_device(
