@@ -91,7 +91,8 @@ class Launch:
     trap: str | None
     """CUDA's name of the error that ended the launch."""
     accesses: tuple[TouchedRange, ...] = ()
-    """The allocations that it touched."""
+    variables: tuple[TouchedRange, ...] = ()
+    """The allocations and the module's variables that it touched."""
 
 
 def header(path: str) -> bool:
@@ -390,11 +391,10 @@ class Run:
             self.kernel.graph, list(self.block_counts), sites, blocks=self.request.blocks, counted=counted,
             shared_bytes=self.context.shared_bytes, threads=self.request.threads,
             distinct=(self.machine.distinct_loads, self.machine.distinct_stores), touched=self._touched(),
-            busiest=self._busiest(),
-            grid_barriers=self.machine.grid_barriers,
+            busiest=self._busiest(), grid_barriers=self.machine.grid_barriers,
         )  # fmt: skip
         trap = TRAPS.get(self.context.trap)
-        return Launch(counters, faults, trap, self._accesses())
+        return Launch(counters, faults, trap, self._accesses(), self._accesses(variables=True))
 
     def _busiest(self) -> tuple[int, bool]:
         """How often atomics met at the busiest address, and whether those of several blocks did."""
@@ -407,19 +407,19 @@ class Run:
         found = self._accesses()
         return sum(a.high - a.low for a in found if a.read), sum(a.high - a.low for a in found if a.written)
 
-    def _accesses(self) -> tuple[TouchedRange, ...]:
-        own = {v.start for v in self.table} | {self.block_of_parameters}
-        found = []
+    def _accesses(self, variables: bool = False) -> tuple[TouchedRange, ...]:
+        own, found = {v.start for v in self.table if v.size}, []
         for index, region in enumerate(self.regions):
             entry = self.machine.regions[index]
-            if not entry.touched or region.start in own:
+            if not entry.touched or (region.start in own) != variables or region.start == self.block_of_parameters:
                 continue
-            low, high = entry.touched_low, entry.touched_high
+            low, high = seen = entry.touched_low, entry.touched_high
             if not self.whole:  # blocks without counts look at an allocation, not at bytes
                 low, high = region.start, region.start + region.size
             traced = region.traced and self.whole and not self.kernel.graph.tells_host
             pages = self._pages(region, entry) if traced and entry.writer else ()
-            found.append(TouchedRange(region.start, low, high, bool(entry.touched & 1), bool(entry.touched & 2), pages))
+            read, written = bool(entry.touched & 1), bool(entry.touched & 2)
+            found.append(TouchedRange(region.start, low, high, read, written, pages, seen))
         return tuple(found)
 
     def _forget_blanks(self) -> None:

@@ -6,7 +6,7 @@ import bisect
 import mmap
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 UNRESERVED = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
@@ -37,6 +37,18 @@ class TouchedRange:
     written: bool
     pages: tuple[tuple[int, int], ...] = ()
     """Of a traced allocation, the ranges of the host's pages of which all bytes are known to be written."""
+    seen: tuple[int, int] | None = None
+    """From the first to the last byte that the blocks touched that were looked at."""
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """What an order of accesses may hold it to: blocks of another launch may own the rest of an allocation."""
+        return self.seen or (self.low, self.high)
+
+    def moved(self, start: int, by: int) -> TouchedRange:
+        """The same of an allocation at `start`, whose bytes lie `by` further on."""
+        seen = self.seen and (self.seen[0] + by, self.seen[1] + by)
+        return replace(self, start=start, low=self.low + by, high=self.high + by, seen=seen)
 
 
 class Memory(Protocol):

@@ -35,16 +35,14 @@ def relative(launch: ptx.Launch, starts: Mapping[int, int]) -> ptx.Launch:
     words = {start: word for word, start in starts.items()}
     kept = (one for one in launch.accesses if one.start in words)
     return replace(launch, faults=(), accesses=tuple(
-        replace(one, start=words[one.start], low=one.low - one.start, high=one.high - one.start, pages=())
-        for one in kept
+        replace(one.moved(words[one.start], -one.start), pages=()) for one in kept
     ))  # fmt: skip
 
 
 def absolute(launch: ptx.Launch, starts: Mapping[int, int]) -> ptx.Launch:
     """The same launch with the memory that its arguments point to now."""
     return replace(launch, accesses=tuple(
-        replace(one, start=starts[one.start], low=starts[one.start] + one.low, high=starts[one.start] + one.high)
-        for one in launch.accesses
+        one.moved(starts[one.start], starts[one.start]) for one in launch.accesses
     ))  # fmt: skip
 
 

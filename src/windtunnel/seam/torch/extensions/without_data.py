@@ -70,8 +70,7 @@ class StandIns(AddressMap):
     def original(self, touched: ptx.TouchedRange) -> ptx.TouchedRange:
         """What a launch touched, as addresses of the program's."""
         start = self._from.get(touched.start, touched.start)
-        moved = start - touched.start
-        return replace(touched, start=start, low=touched.low + moved, high=touched.high + moved)
+        return touched.moved(start, start - touched.start)
 
 
 class Rehearsed:
