@@ -33,9 +33,9 @@ void early_free(cudaStream_t s, float *y, bool waits) {
   twice<<<n / 256, 256, 0, t>>>(x, y);
   cudaEventRecord(event, t);
   if (waits) cudaStreamWaitEvent(s, event, 0);
-  cudaFreeAsync(x, s);
+  cudaFreeAsync(x, s);  // freed
 }
-int main(int count, char **words) {  // main
+int main(int count, char **words) {
   const char *what = words[1];
   float *x, *y;
   cudaMalloc(&x, 4 * n);
@@ -50,7 +50,7 @@ int main(int count, char **words) {  // main
 
 
 @pytest.mark.parametrize(
-    ("what", "mark"), [("other", "// other"), ("blocking", ""), ("free", "// main"), ("waits", "")]
+    ("what", "mark"), [("other", "// other"), ("blocking", ""), ("free", "// freed"), ("waits", "")]
 )
 def test_what_nothing_orders_is_found(tmp_path: Path, what: str, mark: str) -> None:
     (tmp_path / "program.cu").write_text(PROGRAM)

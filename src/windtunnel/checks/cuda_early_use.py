@@ -1,4 +1,4 @@
-"""The check `cuda-early-use`: the host uses managed memory that a kernel has not yet written."""
+"""The check `cuda-early-use`: the host uses memory of its own or managed memory that a kernel has not yet written."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from windtunnel.trace.operation import Hazard
 
 
 class CudaEarlyUse(HazardCheck):
-    """The host uses managed memory that a CUDA kernel may not have written yet.
+    """The host uses memory that a CUDA kernel may not have written yet.
 
     ## What it does
-    Reports a read or a write, by host code or by Python, of memory of `cudaMallocManaged` (Numba's `managed_array`)
-    that a kernel launched before writes, when nothing has made the host wait for that kernel. It is found on Linux, in
-    the launches that are looked at whole, and in pages of which the kernel writes all that belongs to the allocation.
+    Reports a read or a write, by host code or by Python, of memory of `cudaMallocManaged` (Numba's `managed_array`) or
+    page-locked memory (`cudaMallocHost`) that a kernel launched before writes, when nothing has made the host wait for
+    that kernel. It is found on Linux, in the launches that are looked at whole, and in pages of which the kernel writes
+    all that belongs to the allocation.
 
     ## Why it is bad
     A launch returns before the kernel has begun. The host finds what was there before, or a part of the result.
@@ -39,7 +40,7 @@ class CudaEarlyUse(HazardCheck):
     def message(self, hazard: Hazard) -> str:
         """Which kernel is late."""
         return (
-            f"the host uses managed memory that the kernel launched at {hazard.first} may not have written yet: a "
+            f"the host uses memory that the kernel launched at {hazard.first} may not have written yet: a "
             "launch returns before the kernel has run"
         )
 

@@ -13,12 +13,13 @@ class CudaUninitialized(CudaKernelCheck):
     """Memory is read that no CUDA kernel has written.
 
     ## What it does
-    Reports the line of a kernel that reads bytes of a tensor which were made without values (`torch.empty`) and not
-    written since, or shared memory that no thread of the block has written; and a variable of the kernel's own, an
-    array or a number, that some thread uses before it has written it. In a launch that is looked at whole the kernel
-    runs again with other values in such variables: one is reported if what the kernel writes to global memory depends
-    on it. Also an operator that computes with a part of a result that the kernel has left unwritten, as far as it was
-    looked at whole: its grid is too small, or its loop ends too early.
+    Reports the line of a kernel that reads bytes of a tensor which were made without values (`torch.empty`), or of
+    `cudaMalloc` (up to 64 MiB), and not written since, or shared memory that no thread of the block has written; and a
+    variable of the kernel's own, an array or a number, that some thread uses before it has written it. In a launch that
+    is looked at whole the kernel runs again with other values in such variables: one is reported if what the kernel
+    writes to global memory depends on it. Also an operator that computes with a part of a result that the kernel has
+    left unwritten, or a copy of it to the host, as far as it was looked at whole: its grid is too small, or its loop
+    ends too early.
 
     ## Why it is bad
     The memory holds what its last user left there. The result looks right as long as that happens to be zeros, mostly

@@ -13,7 +13,8 @@ class EarlyOverwrite(HazardCheck):
 
     ## What it does
     Reports a write, on the host, to pinned memory from which a `non_blocking=True` copy to a device was started, when
-    nothing has made the host wait for that copy; and a write to pinned memory that such a copy has yet to fill.
+    nothing has made the host wait for that copy; and a write to pinned memory that such a copy has yet to fill. So it
+    does for `cudaMemcpyAsync` of CUDA C++, on Linux, for whole pages.
 
     ## Why it is bad
     The device gets a mixture of the old bytes and the new ones. A buffer that a loop reuses for the next batch corrupts
@@ -45,7 +46,7 @@ class EarlyOverwrite(HazardCheck):
     def message(self, hazard: Hazard) -> str:
         """Which copy is under way."""
         return (
-            f"the host writes to memory that the copy at {hazard.first} may still be using: `non_blocking=True` "
+            f"the host writes to memory that the copy at {hazard.first} may still be using: an asynchronous copy "
             "returns before the bytes have gone"
         )
 

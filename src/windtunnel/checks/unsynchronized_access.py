@@ -22,6 +22,9 @@ class UnsynchronizedAccess(HazardCheck):
     ([order](../architecture.md#order)). So a side stream that overwrites what earlier kernels still read can be missed
     there.
 
+    In CUDA C++, a copy from pageable memory returns once its bytes are staged, `cudaMemcpy` too (CUDA Runtime API, "API
+    synchronization behavior"): a stream of `cudaStreamNonBlocking` has to wait for them.
+
     ## Why it is bad
     The second access may run before, during or after the first. The values are sometimes wrong: on another card, at
     another size, under another load.

@@ -118,7 +118,7 @@ class Builder:
         return Settings(self.clang, self.capability, include, (*folders, *defined, *given),
                         cuda and fast_math_in(sources.cuda_options),
                         optimized=not _uses_torch(file) or any(re.match("-O[1-9sf]", option) for option in asked),
-                        many=True)  # fmt: skip
+                        located=not sources.python_module, many=True)  # fmt: skip
 
     # ------------------------------------------------------------------ the library that stands for CUDA's
 

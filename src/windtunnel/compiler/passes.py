@@ -62,6 +62,8 @@ class Settings:
     """Whether sources may hold host code, as nvcc's do, not kernels alone, as NVRTC's."""
     optimized: bool = True
     """Whether host code is: that of an extension, which calls PyTorch, takes twice as long to compile then."""
+    located: bool = False
+    """Whether the lines of host code are written down."""
     many: bool = False
     """Whether many kernels are made PTX one by one, when they are launched."""
 
@@ -76,7 +78,8 @@ class Settings:
     @property
     def of_host(self) -> tuple[str, ...]:
         """What the pass over host code is given."""
-        return (*HOST, "-O1" if self.optimized else "-O0")
+        located = (LINES, "-fno-optimize-sibling-calls") if self.located else ()
+        return (*HOST, "-O1" if self.optimized else "-O0", *located)
 
     @property
     def target(self) -> str:
@@ -132,7 +135,9 @@ class Settings:
 
     def plain(self, source: Path, output: Path) -> None:
         """An object of a source without device code."""
-        self.clang.run("-x", "c++", *self.common, "-fPIC", "-c", "-O1", *_listing(output), source, "-o", output)
+        located = self.of_host[len(HOST) + 1 :]
+        options = (*self.common, "-fPIC", "-c", "-O1", *located, *_listing(output))
+        self.clang.run("-x", "c++", *options, source, "-o", output)
 
     def precompile(self, kind: str, header: Path, output: Path) -> None:
         """A header, precompiled for one of the passes."""

@@ -209,7 +209,7 @@ cudaError_t cudaProfilerStop(void);
 }
 
 // The same for typed pointers and functions, as the runtime's C++ API has them.
-#define WINDTUNNEL_TYPED template <class T> static inline cudaError_t
+#define WINDTUNNEL_TYPED template <class T> __attribute__((nodebug)) static inline cudaError_t // the line is the caller's
 WINDTUNNEL_TYPED cudaMalloc(T **p, size_t n) { return cudaMalloc((void **)p, n); }
 WINDTUNNEL_TYPED cudaMallocAsync(T **p, size_t n, cudaStream_t s) { return cudaMallocAsync((void **)p, n, s); }
 WINDTUNNEL_TYPED cudaMallocManaged(T **p, size_t n, unsigned int flags = cudaMemAttachGlobal) { return cudaMallocManaged((void **)p, n, flags); }
@@ -241,7 +241,7 @@ WINDTUNNEL_TYPED cudaMemcpyFromSymbolAsync(void *to, const T &symbol, size_t n, 
 WINDTUNNEL_TYPED cudaGetSymbolAddress(void **p, const T &symbol) { return cudaGetSymbolAddress(p, (const void *)&symbol); }
 WINDTUNNEL_TYPED cudaGetSymbolSize(size_t *n, const T &symbol) { return cudaGetSymbolSize(n, (const void *)&symbol); }
 #undef WINDTUNNEL_TYPED
-static inline cudaError_t cudaEventCreate(cudaEvent_t *e, unsigned int flags) { return cudaEventCreateWithFlags(e, flags); }
-template <class... P, class... A> static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(P...), A &&...arguments) {
+__attribute__((nodebug)) static inline cudaError_t cudaEventCreate(cudaEvent_t *e, unsigned int flags) { return cudaEventCreateWithFlags(e, flags); }
+template <class... P, class... A> __attribute__((nodebug)) static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(P...), A &&...arguments) {
   return [&](P... given) { void *pointers[] = {(void *)&given..., nullptr}; return cudaLaunchKernelExC(config, (const void *)kernel, pointers); }((P)arguments...);
 }

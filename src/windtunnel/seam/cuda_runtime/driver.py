@@ -68,7 +68,7 @@ class HostCodeDriver:
         self.process = process
         self.modules = modules
         self.memory = MemoryCalls(process, modules)
-        self.streams = StreamCalls(process)
+        self.streams = StreamCalls(process, self.memory)
         self.unread: dict[tuple[str, int], tuple[LaunchShape, int]] = {}  # launches refused of which nobody asked yet
         self.opted: dict[int, int] = {}  # dynamic shared memory that a kernel may have, by the host's address of it
         memory, streams = self.memory, self.streams
@@ -158,6 +158,8 @@ class HostCodeDriver:
         found = self.process.stream(stream)
         gpu = self.process.machine.devices[found.device].gpu
         refused = limits.refusal(shape, gpu, kernel.max_threads, kernel.shared_bytes, self.opted.get(host, 0))
+        if found.device != self.process.device():
+            refused = errors.INVALID_HANDLE
         if refused:
             self.unread[demangled(function.name), self.process.site()] = shape, refused
             return refused

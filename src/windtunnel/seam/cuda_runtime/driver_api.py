@@ -307,7 +307,8 @@ class DriverApi:
             error = memory.memset_async(address, pattern[0], size * count, stream)
             known = self.process.addresses.allocation(address)
             if not error and len(set(pattern)) > 1 and known and self.process.addresses.has_bytes(known):
-                ctypes.memmove(address, pattern * count, size * count)
+                with memory.managed.opened([(address, address + size * count)]):
+                    ctypes.memmove(address, pattern * count, size * count)
             return error
 
         return fill

@@ -1,14 +1,16 @@
-"""Managed memory, which host code reads with plain instructions: too early, if it does not wait for the kernel first.
+"""Memory that host code and GPUs use, by plain instructions of the host's: too early, if it does not wait first.
 
-Pages that a launch has written whole cannot be touched until the host is ordered after it. Whoever touches one gets
-SIGSEGV, whose handler notes the line and lets him go on: what he finds are the kernel's values, where a GPU may show
-older ones. A page of which the kernel has written a part stays open: its rest may be used at any time.
+Pages that a launch or a copy has written whole cannot be touched until the host is ordered after it, and those that a
+copy reads cannot be written. Whoever does gets SIGSEGV, whose handler notes the line and lets him go on: what he finds
+are the new values, where a GPU may show older ones. A page that is used in part stays open: its rest may be used at any
+time.
 """
 
 from __future__ import annotations
 
 import ctypes
 import mmap
+import platform
 import signal
 import sys
 import weakref
@@ -23,6 +25,10 @@ SUPPORTED = sys.platform == "linux" and sys.maxsize > 1 << 32
 """Where the structures below are those of the system."""
 ADDRESS_AT = 16
 """Of `si_addr` in `siginfo_t`."""
+REGISTERS_AT = {"x86_64": (40 + 8 * 16, 40 + 8 * 19)}
+"""In `ucontext_t`, of the instruction's address (REG_RIP) and of the word whose second bit says that it was a write
+(REG_ERR), on processors that have both."""
+OPEN = mmap.PROT_READ | mmap.PROT_WRITE
 SIGINFO, NODEFER = 4, 0x40000000
 HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -39,29 +45,39 @@ class ClosedPages(NamedTuple):
 
     low: int
     high: int
-    written: Callable[[], bool]
-    """Whether the host is ordered after it by now."""
-    touched: Callable[[], None]
-    """What to do if it is not."""
+    work: PendingWork
+    touched: Callable[[bool, int], None]
+    """What to do if it is not: whether it was a write, and by which instruction, 0 where nobody knows."""
+    readable: bool = False
+    """Whether the host may read them all the same."""
+
+
+class PendingWork(NamedTuple):
+    """What the host has to wait for: the work of a stream, up to a number."""
+
+    agent: int
+    epoch: int
 
 
 class ManagedMemory:
     """The watched pages of one emulation."""
 
-    def __init__(self) -> None:
+    def __init__(self, over: Callable[[int, int], bool]) -> None:
+        self._over = over  # whether the host is ordered after the work of a stream
         self._watched: list[ClosedPages] = []
         _every.add(self)
 
-    def watch(self, pages: Sequence[tuple[int, int]], written: Callable[[], bool], touched: Callable[[], None]) -> None:
-        """Close pages that a launch has written whole."""
-        for low, high in pages:
+    def watch(self, pages: Sequence[ClosedPages]) -> None:
+        """Close pages that a launch or a copy uses."""
+        if pages and SUPPORTED:
             _handler.install()
-            self._watched.append(ClosedPages(low, high, written, touched))
-            _protect(low, high, readable=False)
+            self._watched += pages
+            self._close(self._in([(one.low, one.high) for one in pages]))
 
-    def release(self) -> bool:
+    def release(self, known: Callable[[int, int], bool] | None = None) -> bool:
         """Open what the host is ordered after, where that may have changed; says whether any is left."""
-        self._keep(lambda one: not one.written())
+        over = known or self._over
+        self._keep(lambda one: not over(*one.work))
         return bool(self._watched)
 
     def close(self) -> None:
@@ -70,40 +86,51 @@ class ManagedMemory:
 
     def forget(self, allocation: ptx.Allocation) -> None:
         """Open an allocation's pages for good."""
-        self._keep(lambda one: not allocation.start <= one.low < allocation.start + allocation.size)
+        self._keep(lambda one: not one.low < allocation.start + allocation.size or one.high <= allocation.start)
 
     def _keep(self, wanted: Callable[[ClosedPages], bool]) -> None:
-        before, self._watched = self._watched, []
-        for one in before:
-            if wanted(one):
-                self._watched.append(one)
-            else:
-                _protect(one.low, one.high, readable=True)
+        kept: list[ClosedPages] = []
+        dropped: list[ClosedPages] = []
+        for one in self._watched:
+            (kept if wanted(one) else dropped).append(one)
+        self._watched = kept
+        if dropped:
+            self._open(dropped)
+            self._close(self._in([(one.low, one.high) for one in dropped]))
+
+    def _in(self, ranges: Sequence[tuple[int, int]]) -> list[ClosedPages]:
+        return [one for one in self._watched if any(low < one.high and one.low < high for low, high in ranges)]
+
+    def _open(self, pages: Sequence[ClosedPages]) -> None:
+        for one in pages:
+            _protect(one.low, one.high, OPEN)
+
+    def _close(self, pages: Sequence[ClosedPages]) -> None:
+        for one in sorted(pages, key=lambda one: not one.readable):  # a page may be in several
+            _protect(one.low, one.high, mmap.PROT_READ if one.readable else 0)
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
-        """The emulation itself uses the memory, in the order of the streams."""
-        before, self._watched = self._watched, []
-        for one in before:
-            _protect(one.low, one.high, readable=True)
+    def opened(self, ranges: Sequence[tuple[int, int]] | None = None) -> Iterator[None]:
+        """The emulation itself uses the memory (all of it, or some), in the order of the streams."""
+        before = self._watched if ranges is None else self._in(ranges)
+        self._open(before)
+        self._watched = [one for one in self._watched if one not in before] if ranges is not None else []
         try:
             yield
         finally:
-            for one in before:
-                if not one.written():
-                    self._watched.append(one)
-                    _protect(one.low, one.high, readable=False)
+            left = [one for one in before if not self._over(*one.work)]
+            self._watched += left
+            self._close(left)
 
-    def fault(self, address: int) -> bool:
-        """The host touches an address that is closed; says whether it is one of these pages, which is open then."""
-        found = next((one for one in self._watched if one.low <= address < one.high), None)
-        if found is None:
-            return False
-        self._watched.remove(found)
-        _protect(found.low, found.high, readable=True)
-        if not found.written():
-            found.touched()
-        return True
+    def fault(self, address: int, write: bool, instruction: int) -> bool:
+        """The host touches an address that is closed; says whether it is one of these pages, which are open then."""
+        found = [one for one in self._watched if one.low <= address < one.high]
+        self._keep(lambda one: one not in found)
+        write = write or all(one.readable for one in found)
+        for one in found:
+            if not self._over(*one.work) and (write or not one.readable):
+                one.touched(write, instruction)
+        return bool(found)
 
 
 class _Handler:
@@ -122,7 +149,11 @@ class _Handler:
 
     def _handle(self, number: int, information: int, context: int) -> None:
         address = ctypes.c_uint64.from_address(information + ADDRESS_AT).value
-        if not any(one.fault(address) for one in list(_every)):  # the instruction comes again, to whom it concerns
+        places = REGISTERS_AT.get(platform.machine(), ())
+        instruction, error = (ctypes.c_uint64.from_address(context + at).value for at in places) if places else (0, 0)
+        write = bool(error & 2)
+        # The instruction comes again, to whom it concerns.
+        if not any(one.fault(address, write, instruction) for one in list(_every)):
             _libc().sigaction(number, ctypes.byref(self.before), None)
 
 
@@ -131,8 +162,15 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _protect(low: int, high: int, readable: bool) -> None:
-    mode = mmap.PROT_READ | mmap.PROT_WRITE if readable else 0
+def whole_pages(low: int, high: int, owned: tuple[int, int]) -> tuple[int, int]:
+    """The pages in a range of memory, with those at its ends that hold nothing else of what is `owned`."""
+    size = mmap.PAGESIZE
+    first = low // size * size if low == owned[0] else -(-low // size) * size
+    last = -(-high // size) * size if high == owned[1] else high // size * size
+    return first, max(first, last)
+
+
+def _protect(low: int, high: int, mode: int) -> None:
     _libc().mprotect(ctypes.c_void_p(low), ctypes.c_size_t(high - low), mode)
 
 

@@ -11,7 +11,7 @@ from windtunnel import ptx
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.cuda_runtime import errors
 from windtunnel.seam.cuda_runtime.addresses import AddressMap, Allocation
-from windtunnel.seam.cuda_runtime.managed import SUPPORTED, ManagedMemory
+from windtunnel.seam.cuda_runtime.managed import SUPPORTED, ManagedMemory, whole_pages
 from windtunnel.seam.cuda_runtime.modules import Modules
 from windtunnel.seam.cuda_runtime.process import Process
 from windtunnel.trace.operation import Signature
@@ -40,6 +40,14 @@ class AllocationOrigin(NamedTuple):
     site: int
     rows: int
     """How much the machine had done by then."""
+
+
+class VariableMemory:
+    """A module's variable, of which each device has one."""
+
+    def __init__(self, bytes: object) -> None:
+        self._bytes = bytes
+        self.tags: dict[int, object] = {}  # who used it last, for the order of accesses
 
 
 class Pages:
@@ -73,7 +81,7 @@ class MemoryCalls:
         self.pinned = AddressMap()
         """Page-locked memory of host code's, which kernels reach as well."""
         self._numbers = itertools.count(1)
-        self.managed = ManagedMemory()
+        self.managed = ManagedMemory(process.machine.host_knows)
 
     def malloc(self, out: int, size: int, name: str = "cudaMalloc", managed: bool = False) -> int:
         """Memory of the current device."""
@@ -119,7 +127,7 @@ class MemoryCalls:
         """As `malloc`: memory of a stream's pool, which is taken from the device all the same."""
         error = self.malloc(out, size, "cudaMallocAsync")
         if not error and size:  # it is there for work that comes behind this on the stream
-            self.process.copied(0, word(out), size, self.process.stream(stream))
+            self.process.copied(0, word(out), size, self.process.stream(stream), values=False)
         return error
 
     def tell(self) -> None:
@@ -141,7 +149,8 @@ class MemoryCalls:
         found = self.process.addresses.allocation(address)
         if found is None or found.start != address or not isinstance(found.owner, Pages):
             return errors.INVALID_VALUE
-        self.process.copied(0, address, found.size, self.process.stream(stream))  # as if the next who has it wrote
+        # As if the next who has it wrote.
+        self.process.copied(0, address, found.size, self.process.stream(stream), values=False)
         self.managed.forget(found)
         self._give_back(found, found.owner)
         return errors.SUCCESS
@@ -154,15 +163,23 @@ class MemoryCalls:
 
     def malloc_host(self, out: int, size: int) -> int:
         """Page-locked memory."""
-        pages = Pages(size, -1, 0)
-        self.pinned.add(Allocation(pages.address, size, f"cudaMallocHost number {next(self._numbers)}", owner=pages))
+        if not size:
+            put(out, 0)
+            return errors.SUCCESS
+        pages, name = WholePages(size, -1, 0), f"cudaMallocHost number {next(self._numbers)}"
+        self.pinned.add(Allocation(pages.address, size, name, traced=SUPPORTED, owner=pages))
         put(out, pages.address)
         return errors.SUCCESS
 
     def free_host(self, address: int) -> int:
         """Give page-locked memory back."""
-        known = self.pinned.remove(address) is not None
-        return errors.SUCCESS if known or not address else errors.INVALID_VALUE
+        return errors.SUCCESS if not address or self._unpinned(address) else errors.INVALID_VALUE
+
+    def _unpinned(self, address: int) -> bool:
+        found = self.pinned.remove(address)
+        if found is not None:
+            self.managed.forget(found)
+        return found is not None
 
     def register_host(self, address: int, size: int, flags: int) -> int:
         """Lock pages that the program has."""
@@ -175,7 +192,7 @@ class MemoryCalls:
 
     def unregister_host(self, address: int) -> int:
         """Unlock them."""
-        return errors.SUCCESS if self.pinned.remove(address) else errors.NOT_REGISTERED
+        return errors.SUCCESS if self._unpinned(address) else errors.NOT_REGISTERED
 
     def nothing(self, *_: int) -> int:
         """What has no effect on values, time or memory here."""
@@ -185,14 +202,22 @@ class MemoryCalls:
 
     def memcpy(self, destination: int, source: int, size: int, kind: int) -> int:
         """A copy that the host waits for."""
-        error = self.memcpy_async(destination, source, size, kind, 0)
+        error = self.memcpy_async(destination, source, size, kind, 0, waits=True)
         if not error and size and (self._on_host(destination) or self._on_host(source)):
-            process = self.process
-            process.machine.synchronize_stream(process.host(), process.stream(0), "cudaMemcpy", process.site())
+            self._wait("cudaMemcpy", self.process.stream(0), source)
         return error
 
-    def memcpy_async(self, destination: int, source: int, size: int, kind: int, stream: int) -> int:
-        """A copy on a stream; its values arrive at once."""
+    def _wait(self, call: str, stream: Stream, source: int) -> None:
+        """The host waits for a copy: from pageable memory until its bytes are staged, before they arrive (CUDA Runtime
+        API, "API synchronization behavior")."""
+        process = self.process
+        staged = int(self._on_host(source) and not self.is_pinned(source))
+        process.machine.synchronize_stream(process.host(), stream, call, process.site(), but_last=staged)
+
+    def memcpy_async(
+        self, destination: int, source: int, size: int, kind: int, stream: int, waits: bool = False
+    ) -> int:
+        """A copy on a stream; its values arrive at once, but the host may not use them before it has waited."""
         process = self.process
         process.begin()
         if not size:
@@ -210,14 +235,27 @@ class MemoryCalls:
         self._submit(devices, size, pinned, found)
         process.copied(source, destination, size, found)
         if max(devices) >= 0 > min(devices) and not pinned:  # staged: pageable memory is free again when it returns
-            process.machine.synchronize_stream(process.host(), found, "cudaMemcpyAsync", process.site())
+            self._wait("cudaMemcpyAsync", found, source)
+        elif pinned and not waits and found.capture is None:
+            for address, place, written in zip((source, destination), places, (False, True), strict=True):
+                own = self.pinned.allocation(address) if place is None else None
+                if own is not None:
+                    self._watch(own, address, address + size, written, found)
         return errors.SUCCESS
+
+    def _watch(self, own: Allocation, low: int, high: int, written: bool, stream: Stream) -> None:
+        """The host may not use page-locked memory before a copy is over: not write what it reads, nor use what it
+        writes."""
+        owned = (own.start, own.start + own.size) if isinstance(own.owner, Pages) else (0, 0)  # registered: of others
+        first, end = whole_pages(low, high, owned)
+        if first < end:
+            self.process.watch(("stale-read", "early-overwrite"), [(first, end)], (low, high), written, stream)
 
     def _move(self, destination: int, source: int, size: int, places: Sequence[Allocation | None]) -> None:
         """The values of a copy; those that nobody has are taken for zeros, and the report says so."""
         known = [place is None or self.process.addresses.has_bytes(place) for place in places]
         if all(known):
-            with self.managed.opened():
+            with self.managed.opened([(at, at + size) for at in (destination, source)]):
                 ctypes.memmove(destination, source, size)
         elif known[1]:
             ctypes.memset(destination, 0, size)
@@ -249,7 +287,7 @@ class MemoryCalls:
         if place is None or address + size > place.start + place.size:
             return errors.INVALID_VALUE if size else errors.SUCCESS
         if process.addresses.has_bytes(place):
-            with self.managed.opened():
+            with self.managed.opened([(address, address + size)]):
                 ctypes.memset(address, value & 0xFF, size)
         machine = process.machine
         cost = machine.price(machine.devices[place.device], Signature("aten::fill_", written_bytes=size))
@@ -291,11 +329,15 @@ class MemoryCalls:
         found = self.modules.variable(host)
         if found is None:
             return errors.INVALID_SYMBOL
-        place = self.process.addresses.allocation(found.address)
-        if place is None:
-            self.process.addresses.add(Allocation(found.address, found.size, found.name, device=self.process.device()))
+        self.use(found)
         put(out, found.address)
         return errors.SUCCESS
+
+    def use(self, found: ptx.Variable) -> None:
+        """A module's variable is used: from now on it is memory like any other."""
+        if self.process.addresses.allocation(found.address) is None:
+            device, owner = self.process.device(), VariableMemory(found.memory)
+            self.process.addresses.add(Allocation(found.address, found.size, found.name, device=device, owner=owner))
 
     def symbol_size(self, out: int, host: int) -> int:
         """How large it is."""

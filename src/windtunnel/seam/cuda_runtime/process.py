@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from windtunnel.machine.clock import HostThread
@@ -58,5 +58,12 @@ class Process(Protocol):
     def launch(self, function: KernelFunction, shape: LaunchShape, arguments: bytes, stream: Stream) -> None:
         """Compute a kernel, and put it on a stream."""
 
-    def copied(self, source: int, destination: int, size: int, stream: Stream) -> None:
-        """Bytes were copied by a transfer just submitted."""
+    def watch(
+        self, codes: tuple[str, str], pages: Sequence[tuple[int, int]], touched: tuple[int, int], written: bool,
+        stream: Stream,
+    ) -> None:  # fmt: skip
+        """Note a hazard where the host reads (the first code) or writes pages that the work just submitted writes, or
+        writes those that it reads, before it is ordered after that."""
+
+    def copied(self, source: int, destination: int, size: int, stream: Stream, values: bool = True) -> None:
+        """Bytes were copied by a transfer just submitted, or (without `values`) something counts as one."""

@@ -7,9 +7,10 @@ import itertools
 import struct
 from dataclasses import dataclass
 
+from windtunnel.machine.order import knows
 from windtunnel.machine.stream import Event
 from windtunnel.seam.cuda_runtime import errors
-from windtunnel.seam.cuda_runtime.memory import put
+from windtunnel.seam.cuda_runtime.memory import MemoryCalls, put
 from windtunnel.seam.cuda_runtime.process import Process
 
 EVENTS_BASE = 0x5582_0000_0000
@@ -19,17 +20,18 @@ NON_BLOCKING = 1
 
 @dataclass
 class EventEntry:
-    """An event of host code's."""
+    """An event of host code's, and the device that was current then."""
 
     event: Event
-    device: int = -1
+    device: int
 
 
 class StreamCalls:
     """cudaStream... and cudaEvent..."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, memory: MemoryCalls) -> None:
         self.process = process
+        self.memory = memory
         self.events: dict[int, EventEntry] = {}
         self._handles = itertools.count(EVENTS_BASE, 16)
 
@@ -77,7 +79,11 @@ class StreamCalls:
         return errors.SUCCESS
 
     def host_function(self, stream: int, function: int, data: int) -> int:
-        """A function of the host's that a stream calls: values are there at once, so it is called now."""
+        """A function of the host's that a stream calls: values are there at once, so it is called now. It may use what
+        the stream has done, and tell others that they may."""
+        found = self.process.stream(stream)
+        order = {**found.order, found.agent: found.epoch}
+        self.memory.managed.release(lambda agent, epoch: knows(order, agent, epoch))
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)(data)
         return errors.SUCCESS
 
@@ -88,7 +94,7 @@ class StreamCalls:
         self.process.begin()
         handle = next(self._handles)
         timed = not flags & DISABLE_TIMING
-        self.events[handle] = EventEntry(self.process.machine.event(self.process.host(), timed))
+        self.events[handle] = EventEntry(self.process.machine.event(self.process.host(), timed), self.process.device())
         put(out, handle)
         return errors.SUCCESS
 
@@ -103,7 +109,8 @@ class StreamCalls:
             return errors.INVALID_HANDLE
         process = self.process
         found = process.stream(stream)
-        made.device = found.device
+        if made.device != found.device:
+            return errors.INVALID_HANDLE
         process.machine.record(process.host(), made.event, found, process.site())
         return errors.SUCCESS
 

@@ -18,16 +18,20 @@ from windtunnel.machine.stream import Stream
 from windtunnel.seam.cuda_runtime import errors
 from windtunnel.seam.cuda_runtime.addresses import Allocation
 from windtunnel.seam.cuda_runtime.driver import registers_of
+from windtunnel.seam.cuda_runtime.host_lines import HostLines
 from windtunnel.seam.cuda_runtime.limits import LaunchShape, together
+from windtunnel.seam.cuda_runtime.managed import ClosedPages, PendingWork
 from windtunnel.seam.cuda_runtime.memory import MemoryCalls, Pages
 from windtunnel.seam.cuda_runtime.modules import KernelFunction
 from windtunnel.seam.cuda_runtime.names import demangled, parameter_names
+from windtunnel.seam.sites import from_line
 from windtunnel.seam.torch.dispatch import asserts
 from windtunnel.seam.torch.dispatch.launched import Again, LaunchPlan
 from windtunnel.seam.torch.dispatch.mode import Dispatch, emulation
 from windtunnel.seam.torch.dispatch.recorder import Recorder
 from windtunnel.seam.torch.extensions.tensors import Reachable, TensorAddresses, tag_in
 from windtunnel.seam.torch.extensions.without_data import Rehearsed
+from windtunnel.seam.torch.state.blank import wrote_bytes
 from windtunnel.seam.torch.state.reuse import reusing_ranges
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import Tag
@@ -83,14 +87,18 @@ class Launched:
         result = launcher.kept_out(result, stream, machine.trace.sites[site])
         found = signature(demangled(self.function.name), result.counters)
         cost = machine.price(machine.devices[stream.device], found)
-        reads = launcher.ranges((access.low, access.high) for access in result.accesses if access.read)
-        writes = launcher.ranges((access.low, access.high) for access in result.accesses if access.written)
+        if machine.watching and result.variables:
+            launcher.use_variables(self.function, result.variables)
+        touched, device = (*result.accesses, *result.variables), stream.device
+        reads = launcher.ranges((access.span for access in touched if access.read), device)
+        writes = launcher.ranges((access.span for access in touched if access.written), device)
         cost = reusing_ranges(machine, stream, cost, (*reads, *writes))
         machine.launch(state.host(), stream, cost, site if machine.watching else 0)
         state.order.kernel(reads, writes, stream, state.site())
         for access in result.accesses:
             if access.pages:
-                launcher.watch(access, stream, site)
+                reach = access.low, access.high
+                launcher.watch(("cuda-early-use", "cuda-early-use"), access.pages, reach, True, stream)
         launcher.judge(self.function, result, stream)
         if result.trap is None:
             launcher.left_unwritten(self.function, result, site)
@@ -129,10 +137,13 @@ class Launcher:
         self.state = state
         self.addresses = addresses
         self.reachable = Reachable(addresses, memory.pinned)
+        self.memory = memory
         self.managed = memory.managed
         self.rehearsed = Rehearsed(state, addresses)
         self._seen: Counter[tuple[str, LaunchShape]] = Counter()
         self.output: Callable[[str], None] = _print
+        self.lines: HostLines | None = None
+        """Of a program that is host code alone."""
 
     def launch(self, function: KernelFunction, shape: LaunchShape, arguments: bytes, stream: Stream) -> None:
         """Compute a kernel, and put it on a stream: now, and in each replay of the graph that is captured."""
@@ -172,11 +183,13 @@ class Launcher:
         absent = self.rehearsed.absent(pointers)
         if absent:
             found = list(words(function.kernel, arguments))
-            return self.rehearsed.compute(function, shape, arguments, found, absent, stream.device)
+            result = self.rehearsed.compute(function, shape, arguments, found, absent, stream.device)
+            self._fill(result, ())
+            return result
         checks = self._checks(function, shape)
-        if checks != "none":
-            for allocation in pointers:
-                self.addresses.mark_unwritten(allocation)
+        marked = pointers if checks != "none" else []
+        for allocation in marked:
+            self.addresses.mark_unwritten(allocation)
         kernel, gpu = function.kernel, self.state.machine.devices[stream.device].gpu
         local = self.state.local
         inner, local.inner = local.inner, True
@@ -189,11 +202,20 @@ class Launcher:
                 )  # fmt: skip
             if self._seen[function.name, shape] <= WHOLE:
                 self.rehearsed.counted(function, shape, arguments, list(words(kernel, arguments)), result)
+            self._fill(result, marked)
             return result
         finally:
             local.inner = inner
-            for allocation in pointers:
+            for allocation in marked:
                 self.addresses.take_back(allocation)
+
+    def _fill(self, result: ptx.Launch, marked: Sequence[Allocation]) -> None:
+        """What a launch has written of memory where nobody looked for that counts as written."""
+        looked_at = {allocation.start for allocation in marked}
+        for access in result.accesses:
+            known = self.addresses.allocation(access.start) if access.written else None
+            if known is not None and known.start not in looked_at:
+                self.addresses.fill(known)
 
     def _checks(self, function: KernelFunction, shape: LaunchShape) -> ptx.Checks:
         key = function.name, shape
@@ -208,34 +230,59 @@ class Launcher:
 
     def ordered(self, reads: Ranges, writes: Ranges, stream: Stream) -> None:
         """Tell the order of accesses what the work just submitted reads and writes, as ranges of addresses here."""
-        self.state.order.kernel(self.ranges(reads), self.ranges(writes), stream, self.state.site())
+        device = stream.device
+        self.state.order.kernel(self.ranges(reads, device), self.ranges(writes, device), stream, self.state.site())
 
-    def ranges(self, spans: Ranges) -> list[tuple[Tag, int, int]]:
-        """Ranges of addresses here as ranges of storages; what is in none is left out."""
+    def moved(self, source: int, destination: int, size: int) -> None:
+        """A copy or a fill has written bytes, and may have read some that a kernel has left to be written."""
+        known, to = (self.addresses.allocation(address) for address in (source, destination))
+        tag, target = (None if one is None else tag_in(one) for one in (known, to))
+        if known is not None and tag is not None and to is None:
+            low = source - known.start
+            self.state.order.unfilled.copied(tag, low, low + size, self.state.site())
+        if to is not None and target is not None and target.blank is not None:
+            wrote_bytes(target, destination - to.start, size)
+
+    def use_variables(self, function: KernelFunction, touched: Iterable[ptx.TouchedRange]) -> None:
+        """A launch has used variables of its module."""
+        starts = {one.start for one in touched}
+        for variable in function.binary.module.variables.values():
+            if variable.address in starts:
+                self.memory.use(variable)
+
+    def ranges(self, spans: Ranges, device: int) -> list[tuple[Tag, int, int]]:
+        """Ranges of addresses here as ranges of storages; what is in none is left out. Of a variable, the device's."""
         found: list[tuple[Tag, int, int]] = []
         for start, end in spans:
             known = self.addresses.allocation(start)
-            tag = None if known is None else tag_in(known)
+            tag = None if known is None else tag_in(known, device)
             if known is not None and tag is not None:
                 found.append((tag, start - known.start, end - known.start))
         return found
 
-    def watch(self, access: ptx.TouchedRange, stream: Stream, site: int) -> None:
-        """Notice the host's touch of managed memory that a launch has just written, until it is ordered after that."""
+    def watch(
+        self, codes: tuple[str, str], pages: Sequence[tuple[int, int]], touched: tuple[int, int], written: bool,
+        stream: Stream,
+    ) -> None:  # fmt: skip
+        """Notice the host's touch of memory that the work just submitted uses, until it is ordered after that."""
         state, machine = self.state, self.state.machine
-        lane = machine.lane(state.host(), stream)
-        first = Access(stream.agent, stream.epoch, access.low, access.high, True, lane, site)
+        first = Access(stream.agent, stream.epoch, *touched, written, machine.lane(state.host(), stream), state.site())
 
-        def written() -> bool:
-            return machine.host_knows(first.agent, first.epoch)
-
-        def touched() -> None:
+        def noted(write: bool) -> int:
             own = machine.lane(state.host(), machine.devices[0].default_stream)
-            second = Access(0, 0, access.low, access.high, False, own, state.site())
-            machine.hazard("cuda-early-use", first, second)
+            machine.hazard(codes[write], first, Access(0, 0, *touched, write, own, state.site()))
+            return 0
 
-        if not written():
-            self.managed.watch(access.pages, written, touched)
+        def met(write: bool, instruction: int) -> None:
+            where = None if self.lines is None else self.lines.running(instruction)
+            if where is None:
+                noted(write)
+            else:
+                from_line(*where, lambda: noted(write))
+
+        work = PendingWork(stream.agent, stream.epoch)
+        if not machine.host_knows(*work):
+            self.managed.watch([ClosedPages(low, high, work, met, not written) for low, high in pages])
             if self.managed.release not in state.late.waiting:
                 state.late.waiting.append(self.managed.release)
 
@@ -246,7 +293,7 @@ class Launcher:
         peers = self.state.machine.devices[stream.device].peers
         for access in result.accesses:
             known = self.addresses.allocation(access.start)
-            tag = None if known is None or isinstance(known.owner, Pages) else tag_in(known)
+            tag = None if known is None or isinstance(known.owner, Pages) else tag_in(known, stream.device)
             if tag is None or tag.device in (stream.device, *peers) or tag.device < 0:
                 continue
             message = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -24,7 +24,7 @@ from windtunnel.seam.torch.extensions.launches import Launcher, words
 from windtunnel.seam.torch.extensions.tensors import TensorAddresses
 from windtunnel.seam.torch.plans.messages import cuda_error
 from windtunnel.seam.torch.state.state import State, stream_by_id
-from windtunnel.seam.torch.state.stream_ids import handle
+from windtunnel.seam.torch.state.stream_ids import device_of_handle, handle
 from windtunnel.seam.torch.tags import Storage, Tag, device_of
 
 CPU_DEVICE = torch.device("cpu")
@@ -57,7 +57,11 @@ class TorchProcess:
 
     def answer(self, name: str, arguments: tuple[int, ...]) -> int:
         """What the library's call gives; PyTorch's exception of a context that is lost is CUDA's error."""
+        lines = self.launcher.lines
+        where = lines.running() if lines is not None and name.startswith("cuda") else None
         try:
+            if where is not None:
+                return from_line(*where, lambda: self.driver.answer(name, arguments))
             return self.driver.answer(name, arguments)
         except RuntimeError:
             if self.lost() and name.startswith("cuda"):
@@ -102,10 +106,10 @@ class TorchProcess:
         self.state.notes.note(code, site, **detail)
 
     def stream(self, handle: int) -> Stream:
-        """The stream behind a handle."""
+        """The stream behind a handle, which may be another device's."""
         if handle in (1, PER_THREAD):
             handle = 0
-        return self.state.external_stream(self.device(), handle)
+        return self.state.external_stream(device_of_handle(handle, self.device_count(), self.device()), handle)
 
     def new_stream(self, priority: int, blocking: bool) -> int:
         """A new stream, as its handle."""
@@ -134,6 +138,7 @@ class TorchProcess:
         found = self.addresses.allocation(address)
         if found is None or not isinstance(found.owner, Pages):
             return None
+        self.addresses.fill(found)  # nobody tells of what operators write
         if found.traced:  # PyTorch uses it from now on, in the order of its streams
             self.driver.memory.managed.forget(found)
             self.addresses.add(replace(found, traced=False))
@@ -144,9 +149,18 @@ class TorchProcess:
         tag.block = Block(found.start, found.size, None, None)  # type: ignore[arg-type]  # it is no allocator's
         return storage, found.start
 
-    def copied(self, source: int, destination: int, size: int, stream: Stream) -> None:
+    def watch(
+        self, codes: tuple[str, str], pages: Sequence[tuple[int, int]], touched: tuple[int, int], written: bool,
+        stream: Stream,
+    ) -> None:  # fmt: skip
+        """Notice the host's use of memory that the work just submitted uses, until it is ordered after that."""
+        self.launcher.watch(codes, pages, touched, written, stream)
+
+    def copied(self, source: int, destination: int, size: int, stream: Stream, values: bool = True) -> None:
         """Tell the order of accesses of a transfer."""
-        self.launcher.rehearsed.overwritten(destination)
+        if values:
+            self.launcher.rehearsed.overwritten(destination)
+            self.launcher.moved(source, destination, size)
         reads, writes = [[(a, a + size)] if a else [] for a in (source, destination)]
         self.launcher.ordered(reads, writes, stream)
 

@@ -16,8 +16,10 @@ from pathlib import Path
 
 import torch  # noqa: F401  the emulation begins with it
 
+from windtunnel.compiler.clang import INCLUDE
 from windtunnel.compiler.extensions import CUDA_SUFFIXES, Sources
 from windtunnel.errors import UsageError
+from windtunnel.seam.cuda_runtime.host_lines import HostLines, loaded_at
 from windtunnel.seam.sites import from_line
 from windtunnel.seam.torch.extensions import building, libraries
 
@@ -56,11 +58,13 @@ def run(file: Path, arguments: list[str]) -> None:
     given = (ctypes.c_char_p * (len(words) + 1))(*words, None)
     process = libraries.process_of(state)
     process.native, process.launcher.output = True, _printed
+    base = loaded_at(ctypes.cast(program.main, ctypes.c_void_p).value or 0)
+    process.launcher.lines = HostLines(path, base, (str(INCLUDE), "/usr/"))
     sys.exit(from_line(*_main(sources), lambda: program.windtunnel_main(program.main, len(words), given)))
 
 
 def _main(sources: Sources) -> tuple[str, int]:
-    """Where `main` is, which counts as the line of what host code asks of CUDA, but for its launches."""
+    """Where `main` is, which counts as the line of what host code asks of CUDA before or after it."""
     for path in sources.files:
         text = path.read_text(encoding="utf-8", errors="replace")
         found = MAIN.search(text)

@@ -14,7 +14,7 @@ from windtunnel.machine.device import Device
 from windtunnel.machine.memory.blocks import Block
 from windtunnel.machine.memory.driver import PAGE_BYTES
 from windtunnel.seam.cuda_runtime.addresses import AddressMap, Allocation
-from windtunnel.seam.cuda_runtime.memory import Pages
+from windtunnel.seam.cuda_runtime.memory import Pages, VariableMemory, WholePages
 from windtunnel.seam.living import living
 from windtunnel.seam.torch.state.blank import unwritten
 from windtunnel.seam.torch.state.state import State
@@ -22,6 +22,8 @@ from windtunnel.seam.torch.tags import Storage, Tag, bytes_in, storage_of
 
 POINTER = torch._C.StorageBase.data_ptr  # type: ignore[attr-defined]
 PHYSICAL = vars(torch._C.StorageBase)["device"]
+MOST_BLANK = 1 << 26
+"""Bytes of `cudaMalloc` of which it is known whether somebody wrote them: they are looked through after each launch."""
 SYNTHETIC = 1 << 45
 """Where memory lies for host code that has none here: of tensors without values."""
 
@@ -99,6 +101,12 @@ class TensorAddresses(AddressMap):
         known = self.before(allocation.start)
         if known is not None and known.blank is not None:
             self.add(replace(known, blank=None))
+
+    def fill(self, allocation: Allocation) -> None:
+        """All of it counts as written from now on."""
+        tag = tag_in(allocation)
+        if tag is not None:
+            tag.blank = None
 
     def mapped(self, address: int) -> bool:
         """Whether a device has memory there, of whomever: then its hardware does not notice the access."""
@@ -190,10 +198,14 @@ def _start(storage: Storage, block: object) -> int:
     return SYNTHETIC + block.address if isinstance(block, Block) else 0
 
 
-def tag_in(allocation: Allocation) -> Tag | None:
-    """The tag of the tensor that an allocation is of; not held, since its end is the memory's."""
+def tag_in(allocation: Allocation, device: int = 0) -> Tag | None:
+    """The tag of the tensor that an allocation is of; not held, since its end is the memory's. Of a variable, that of
+    a device's."""
     if isinstance(allocation.owner, Pages):
         return _own(allocation.owner, allocation)
+    if isinstance(allocation.owner, VariableMemory):
+        of_device = allocation.owner.tags.setdefault(device, Tag(device, allocation.size))
+        return of_device if isinstance(of_device, Tag) else None
     found = allocation.owner() if isinstance(allocation.owner, weakref.ref) else None
     return found if isinstance(found, Tag) else None
 
@@ -202,5 +214,7 @@ def _own(pages: Pages, allocation: Allocation) -> Tag:
     """The tag of memory that host code took itself."""
     if not isinstance(pages.tag, Tag):
         pages.tag = Tag(allocation.device, allocation.size)
+        # Managed memory is the host's as well, whose writes nobody sees.
+        pages.tag.blank = [] if not isinstance(pages, WholePages) and allocation.size <= MOST_BLANK else None
         pages.tag.site = pages.made.site if pages.made is not None else 0
     return pages.tag

@@ -51,9 +51,19 @@ def wrote(tensor: torch.Tensor) -> None:
     if tensor.layout is not torch.strided or tensor.numel() * item >= tag.size:
         tag.blank = None
         return
-    if not tensor.numel():
-        return
-    piece = piece_of(tensor)
+    if tensor.numel():
+        _clear(tag, piece_of(tensor))
+
+
+def wrote_bytes(tag: Tag, offset: int, size: int) -> None:
+    """A copy or a fill wrote a range of a storage."""
+    if size >= tag.size:
+        tag.blank = None
+    elif size:
+        _clear(tag, Piece(offset, (size,), (1,)))
+
+
+def _clear(tag: Tag, piece: Piece) -> None:
     if isinstance(tag.blank, np.ndarray):
         piece.clear(tag.blank)
         return

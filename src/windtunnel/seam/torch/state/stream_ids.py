@@ -30,6 +30,12 @@ def handle(stream: Stream) -> int:
     return HANDLE_BASE + (stream.device << 20) + stream.index * 16 if stream.index else 0
 
 
+def device_of_handle(pointer: int, devices: int, other: int) -> int:
+    """The device of a stream by its handle; `other` of one that the emulated driver did not make."""
+    device = (pointer - HANDLE_BASE) >> 20
+    return device if 0 <= device < devices else other
+
+
 def pool_id(stream: Stream) -> int:
     """PyTorch's id of a pool's stream; 0 for the default stream, which is of none."""
     return 0 if stream.number < 0 else stream.number << (TYPE_BITS + 1) | (1 - stream.priority) << 1 | 1

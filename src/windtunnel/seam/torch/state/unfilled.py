@@ -77,6 +77,15 @@ class Unfilled:
             found = f"{operator} reads {size} bytes of its result that neither it nor anything since has written"
             self.notes.note("cuda-uninitialized", site, kernel=left.name, found=found, launched=line, operator=operator)
 
+    def copied(self, tag: Tag, start: int, end: int, site: int) -> None:
+        """A copy of host code's takes bytes to the host."""
+        left = self.names.get(tag)
+        if left is not None and left.kernel and isinstance(tag.blank, np.ndarray) and tag.blank[start:end].any():
+            del self.names[tag]
+            size, line = int(tag.blank[start:end].sum()), str(self.notes.core.machine.trace.sites[left.site])
+            found = f"the host copies {size} bytes of its result that neither it nor anything since has written"
+            self.notes.note("cuda-uninitialized", site, kernel=left.name, found=found, launched=line, operator="copy")
+
     def watched(self) -> bool:
         """One more operator was seen: whether those to come have to be."""
         if not self.any:
