@@ -239,6 +239,7 @@ NEEDED_BY_RANKS = {
         torch.distributed.ProcessGroup._has_hooks torch.distributed.ProcessGroup._register_on_completion_hook
         torch.distributed.ProcessGroup._wait_for_pending_works
         torch.distributed.ProcessGroup._start_coalescing torch.distributed.Reducer._run_allreduce_hook
+        torch.distributed.Reducer._set_forward_pass_work_handle
         torch.distributed._register_comm_hook torch.distributed._verify_params_across_processes
         torch.distributed.distributed_c10d._NCCL_AVAILABLE
         torch.distributed.ProcessGroupGloo._set_default_timeout

@@ -36,7 +36,7 @@ from windtunnel.seam.torch.distributed.values import (
     truth,
 )
 from windtunnel.seam.torch.distributed.work import CALLS
-from windtunnel.seam.torch.plans.arguments import Arguments, OpOverload, Result, tensors_in
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, Result, tensors_in
 from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.state.module_paths import BUCKET
 from windtunnel.seam.torch.tags import CPU, FLOATING, VERSION, is_physically_meta, tag_of
@@ -85,6 +85,7 @@ FLAT = frozenset({"c10d::_allgather_base_", "c10d::_reduce_scatter_base_"})
 GUESSED_UNTIL = (2, 8)
 """The version from which on a barrier is on the current device, unless it is told another."""
 
+TO_ROOT = "c10d::reduce_"
 FROM_ROOT = frozenset({"c10d::broadcast_", "c10d::scatter_"})
 NAN = "windtunnel: TORCH_NCCL_NAN_CHECK found a NaN in this rank's input to {name}"
 
@@ -95,7 +96,7 @@ def run(dispatch: Dispatch, call: Call) -> Result:
     name, named, shape = call.plan.name, call.named(), COLLECTIVES[call.plan.name]
     if (found := groups.of(named["process_group"])) is None:
         return dispatch.compute(call.but(device=CPU))
-    reads, writes, size = _touched(name, found, call.args)
+    reads, writes, size = _touched(name, found, call.args, named)
     group = place(dispatch, found, call, reads if writes is reads else (*writes, *reads))
     func, args, device, barrier = call.plan.func, call.args, call.device, name == "c10d::barrier"
     if barrier and device >= 0 and group.nccl and VERSION < GUESSED_UNTIL:
@@ -103,7 +104,7 @@ def run(dispatch: Dispatch, call: Call) -> Result:
     asynchronous, valueless = bool(named.get("async_op", True)), any(map(is_physically_meta, (*reads, *writes)))
     reduces, reduction = CALLS.reduces, CALLS.reduces.name if name in REDUCING else ""
     if group.nccl:
-        check(name, reads, writes, group.size, reduction)
+        check(name, reads, writes, group.size, reduction, named)
     row, timeout = group.collective(name), group.timeout(dispatch.local.host.now_ns)
     described = groups.descriptions.collective(name, reads, writes, group.place, reduction, named)
     stream = stream_of(dispatch, group, device, asynchronous)
@@ -152,14 +153,21 @@ def run(dispatch: Dispatch, call: Call) -> Result:
     return out
 
 
-def _touched(name: str, group: Group, args: Arguments) -> tuple[list[Tensor], list[Tensor], int]:
+def _touched(name: str, group: Group, args: Arguments, named: Keywords) -> tuple[list[Tensor], list[Tensor], int]:
     """What a collective reads and what it writes, one list where that is the same; and its bytes."""
     shape = COLLECTIVES[name]
     reads = _tensors(args[shape.reads])
+    if name == TO_ROOT and _keeps_its_own(group, named):
+        return reads, [], sum(map(bytes_of, reads))
     writes = reads if shape.writes == shape.reads else _tensors(args[shape.writes])
     if name == "c10d::allgather_":  # ranks may bring different sizes, but all know every one's
         return reads, writes, sum(map(bytes_of, writes)) // group.size
     return reads, writes, sum(map(bytes_of, reads)) or group.size * sum(map(bytes_of, writes))
+
+
+def _keeps_its_own(group: Group, named: Keywords) -> bool:
+    """Whether a reduce leaves a rank's tensors as they are: NCCL's writes at its root alone, gloo's everywhere."""
+    return group.nccl and named["root_rank"] != group.rank
 
 
 def goes_on(group: Group) -> bool:
@@ -335,9 +343,16 @@ def _answer(func: OpOverload, written: object) -> object:
     return work if len(func._schema.returns) == 1 else (written, work)
 
 
-def _values(dispatch: Dispatch, group: Group, call: Call, reduces: Reduces, types: set[torch.dtype]) -> object:
+def _values(
+    dispatch: Dispatch, group: Group, call: Call, reduces: Reduces, types: set[torch.dtype], copied: bool = False
+) -> object:
     """Run it on gloo to its end; an average comes here as a sum, to be divided, a premultiplied sum as a plain one."""
     name, func, args = call.plan.name, call.plan.func, call.args
+    if name == TO_ROOT and not copied and _keeps_its_own(group, call.named()):
+        with torch._C._DisableTorchDispatch():
+            copies = each(args[0], torch.clone)
+        _values(dispatch, group, call.but(args=(copies, *args[1:])), reduces, types, copied=True)
+        return _answer(func, args[0])
     shape = COLLECTIVES[name]
     if group.nccl:
         if types & CONVERTED:

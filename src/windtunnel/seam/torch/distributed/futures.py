@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -38,6 +39,8 @@ def functions(groups: Groups) -> list[Patch]:
     stock_run: Callable[..., torch.futures.Future[object]] = reducer._run_allreduce_hook  # type: ignore[attr-defined]
     stock_collect = torch._C._collect_all
     stock_register = dist._register_comm_hook  # type: ignore[attr-defined]
+    stock_handle: Callable[..., None] = reducer._set_forward_pass_work_handle
+    handles: WeakKeyDictionary[Reducer, object] = WeakKeyDictionary()
 
     def run_allreduce_hook(self: Reducer, bucket: GradBucket) -> object:
         with CALLS.watched() as found:
@@ -54,8 +57,13 @@ def functions(groups: Groups) -> list[Patch]:
     def register_comm_hook(self: Reducer, state: object, hook: Hook) -> None:
         stock_register(self, state, _awaited(hook, groups))
 
+    def set_forward_pass_work_handle(self: Reducer, work: object, use_static_world_size: bool) -> None:
+        handles[self] = work  # the reducer keeps the C++ part of it alone, whose `wait` would never return
+        stock_handle(self, work, use_static_world_size)
+
     return [
         Patch(dist, "_register_comm_hook", register_comm_hook),
+        Patch(reducer, "_set_forward_pass_work_handle", set_forward_pass_work_handle),
         Patch(reducer, "_run_allreduce_hook", run_allreduce_hook),
         Patch(torch._C, "_collect_all", collect_all),
         Patch(torch.nn.parallel.DistributedDataParallel, "_register_builtin_comm_hook", _register_builtin),

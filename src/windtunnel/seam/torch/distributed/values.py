@@ -6,7 +6,8 @@ has not in every version of PyTorch, or only for lists of equal tensors, is put 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -37,7 +38,7 @@ CONVERTED = FLOAT8 | {torch.complex32, torch.complex64, torch.complex128}
 NAMES = {torch.int16: "Short", torch.uint16: "UInt16", torch.uint32: "UInt32", torch.uint64: "UInt64"}
 """Names that C++ has for types that NCCL does not move."""
 
-GATHERED, SCATTERED = "c10d::_allgather_base_", "c10d::_reduce_scatter_base_"
+GATHERED, SCATTERED, EXCHANGED = "c10d::_allgather_base_", "c10d::_reduce_scatter_base_", "c10d::alltoall_base_"
 REDUCING = frozenset(
     {
         "c10d::allreduce_", "c10d::allreduce_coalesced_", "c10d::reduce_", "c10d::reduce_scatter_", SCATTERED,
@@ -75,18 +76,30 @@ class Reduces(NamedTuple):
         return str(getattr(kind, "name", ""))
 
 
-def check(name: str, reads: list[Tensor], writes: list[Tensor], ranks: int, reduction: str) -> None:
+def check(
+    name: str,
+    reads: list[Tensor],
+    writes: list[Tensor],
+    ranks: int,
+    reduction: str,
+    named: Mapping[str, object] = MappingProxyType({}),
+) -> None:
     """Raise what NCCL's group raises for the tensors of the operator `name`; `reduction` is named as in `Reduces`.
+
+    `named` are its arguments, of which the splits of an all-to-all are asked for.
 
     Raises:
         TypeError: an element type that NCCL has not, or two that differ; an average of truth values.
         ValueError: sizes that do not fit the number of ranks; a bitwise reduction.
-        RuntimeError: a sum of eight-bit floats.
+        RuntimeError: a sum of eight-bit floats; splits that do not add up.
     """
     if reduction in BITWISE:
         raise ValueError(f"Cannot use ReduceOp.{reduction} with NCCL")
     if name in (GATHERED, SCATTERED) and reads and writes:
         _check_flat(name, reads[0], writes[0], ranks)
+    splits = [named.get("input_split_sizes"), named.get("output_split_sizes")] if name == EXCHANGED else []
+    for tensor, rows in zip((reads[0], writes[0]), splits, strict=True) if any(splits) else ():
+        _check_splits(tensor, rows if isinstance(rows, (list, tuple)) else (), ranks)
     for tensor in (*reads, *writes):
         if tensor.dtype not in TYPES:
             shown = NAMES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch.").capitalize())
@@ -108,6 +121,16 @@ def _check_flat(name: str, read: Tensor, write: Tensor, ranks: int) -> None:
         raise TypeError("input tensor must be the same type as the output tensor.")
     if read.numel() != write.numel() * ranks:
         raise ValueError("input tensor must be the same size as output size times world size")
+
+
+def _check_splits(tensor: Tensor, splits: Sequence[int], ranks: int) -> None:
+    """As c10d's checkSplitSizes (Utils.hpp), which NCCL's group asks where one side at least has splits."""
+    if not splits and tensor.shape[0] % ranks:
+        raise RuntimeError("Tensor's dim 0 does not divide equally across group size")
+    if splits and len(splits) != ranks:
+        raise RuntimeError("Number of tensor splits not equal to group size")
+    if splits and sum(splits) != tensor.shape[0]:
+        raise RuntimeError("Split sizes doesn't match total dim 0 size")
 
 
 def each(values: Result, change: Callable[[Tensor], Tensor]) -> Result:

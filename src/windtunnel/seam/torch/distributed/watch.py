@@ -382,15 +382,16 @@ class Watch:
         ledger.put(MOVED_AT, self._moved_ns)
         ledger.put(SEEN_AT, now)
         ledger.put(THREADS_AT, self._busy_threads())
+        waits = now - min(self._waits.values(), default=now) > PATIENCE_NS
         if self._over:
+            if self.failed and waits:  # in a call after one whose error the program caught
+                self._look()
             return
         if os.path.exists(self._verdict()):
             self._verdict_ns = self._verdict_ns or now
             if now - self._verdict_ns > PATIENCE_NS and (self._waits or not self.lenient):
                 self.end(self._said())
             return
-        since = min(self._waits.values(), default=now)
-        waits = now - since > PATIENCE_NS
         if waits:
             self._look()
         if now - self._moved_ns > self.stuck_after_ns and not self._stuck_ns and (not waits or self._busy_threads()):
@@ -412,7 +413,9 @@ class Watch:
         stamp = [(entry.rank.rank, entry.stamp, entry.rank.ending) for entry in entries]
         if stamp == self._before and self.ledger is not None:
             notes = judge([self._stuck(entry) for entry in entries])
-            if notes and not os.path.exists(self._verdict()):  # else a rank that is gone had ended by it
+            if notes and (
+                self.failed or not os.path.exists(self._verdict())
+            ):  # else a rank that is gone had ended by it
                 if crosses_backends(notes):
                     self._refuse(notes)
                 self.ledger.judged(notes)
