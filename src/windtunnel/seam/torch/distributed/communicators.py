@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 
 from windtunnel.machine.stream import Stream
 from windtunnel.ranks.calls import Channel, Operation, State
+from windtunnel.seam.torch.distributed.to_itself import ToItself
 
 ALL = -1
 """In place of a peer: the communicator of the whole group."""
@@ -55,6 +56,7 @@ class Communicator:
         self.streams: dict[int, Stream] = {}
         self.connected: dict[int, int] = {}
         self.counts: Counter[tuple[str, int]] = Counter()
+        self.to_itself = ToItself()
         self.in_flight: list[InFlight] = []
         self.batch = 0
         self.begins_ns = 0

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from windtunnel.errors import UnsupportedError
 from windtunnel.machine.stream import Event, Stream
 from windtunnel.ranks.calls import Channel, Operation
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
@@ -24,7 +25,8 @@ from windtunnel.seam.torch.distributed.communicators import CLOCK_TAGS, Communic
 from windtunnel.seam.torch.distributed.described import message
 from windtunnel.seam.torch.distributed.groups import NS, Group, Groups, Queued
 from windtunnel.seam.torch.distributed.nodata import lacks_values, token, with_values
-from windtunnel.seam.torch.distributed.values import check
+from windtunnel.seam.torch.distributed.to_itself import Half
+from windtunnel.seam.torch.distributed.values import check, finished
 from windtunnel.seam.torch.distributed.work import CALLS
 from windtunnel.seam.torch.plans.arguments import Result
 from windtunnel.seam.torch.plans.call import Call
@@ -85,6 +87,11 @@ class Message(NamedTuple):
     def size(self) -> int:
         return sum(map(bytes_of, self.tensors))
 
+    @property
+    def is_to_itself(self) -> bool:
+        """Whether a rank sends it to itself, which NCCL does in a batch."""
+        return bool(self.batch) and self.communicator is not None and self.peer == self.group.rank
+
     def next_tag(self) -> int:
         """The tag under which the next message of its kind travels to or from the same rank."""
         assert self.communicator is not None
@@ -130,6 +137,8 @@ def send(dispatch: Dispatch, call: Call) -> object:
     played.require_played(groups, group, peer)
     wire = group.wire(peer)
     sent = _posted(dispatch, group, call.plan.name, tensors, (call.device, peer, tag))
+    if sent.is_to_itself:
+        return _to_itself(dispatch, sent)
     waits = _captured(dispatch, sent)
     timeout = group.timeout(sent.posted_ns)
     with groups.watch.waiting(sent.entry, posts=True):
@@ -165,6 +174,8 @@ def recv(dispatch: Dispatch, call: Call) -> Result:
     played.require_played(groups, group, source)
     wire = group.wire(source)
     awaited = _posted(dispatch, group, call.plan.name, tensors, (call.device, source, call.args[-1]))
+    if awaited.is_to_itself:
+        return _to_itself(dispatch, awaited)
     waits = _captured(dispatch, awaited)
     allowed = group.timeout(awaited.posted_ns)
     limit_ms = group.limit_ms(allowed)
@@ -200,6 +211,36 @@ def recv(dispatch: Dispatch, call: Call) -> Result:
         return event
 
     return _pending(groups, out, Queued(None, finish, message=tensors), awaited, allowed)
+
+
+def _to_itself(dispatch: Dispatch, mine: Message) -> object:
+    """A batched message of a rank to itself: the half that is posted second copies the values.
+
+    Raises:
+        UnsupportedError: it is captured in a graph.
+    """
+    if dispatch.recorder is not None:
+        raise UnsupportedError("a CUDA graph with a message of a rank to itself")
+    state, groups, kind, tensors = dispatch.state, dispatch.state.groups, mine.kind, mine.tensors
+    valueless = lacks_values(tensors)
+    told = known_values.numbers(state, tensors) if valueless and kind == "send" else ()
+    half = Half(kind, mine.tag, tensors, _begins_ns(dispatch, mine), told)
+    mine.group.shared.to_itself.post(half, not valueless)
+    event = _queue(dispatch, mine, 0) if kind == "send" else None
+
+    def finish(timeout: timedelta | None) -> Event | None:
+        with groups.watch.waiting(mine.entry):
+            other = half.wait()
+        if event is not None:
+            return event
+        if valueless:
+            known_values.received(state, tensors, list(other.told))
+        if _type_number(tensors) and _type_number(other.tensors) not in (0, _type_number(tensors)):
+            raise groups.watch.differing(mine.group.name, mine.operation, state.site())
+        return _queue(dispatch, mine, other.begins_ns)
+
+    made = Queued(None, finish, message=tensors)
+    return _pending(groups, finished(tensors), made, mine, mine.group.timeout(mine.posted_ns))
 
 
 def _captured(dispatch: Dispatch, message: Message) -> Callable[[], None]:
