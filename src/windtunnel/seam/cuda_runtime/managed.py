@@ -29,6 +29,8 @@ REGISTERS_AT = {"x86_64": (40 + 8 * 16, 40 + 8 * 19)}
 """In `ucontext_t`, of the instruction's address (REG_RIP) and of the word whose second bit says that it was a write
 (REG_ERR), on processors that have both."""
 OPEN = mmap.PROT_READ | mmap.PROT_WRITE
+MOST_CLOSED = 64
+"""Ranges of pages that are closed at the same time: each use by the emulation itself goes through them."""
 SIGINFO, NODEFER = 4, 0x40000000
 HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -68,8 +70,8 @@ class ManagedMemory:
         _every.add(self)
 
     def watch(self, pages: Sequence[ClosedPages]) -> None:
-        """Close pages that a launch or a copy uses."""
-        if pages and SUPPORTED:
+        """Close pages that a launch or a copy uses, unless many are closed already."""
+        if pages and SUPPORTED and len(self._watched) < MOST_CLOSED:
             _handler.install()
             self._watched += pages
             self._close(self._in([(one.low, one.high) for one in pages]))
@@ -114,7 +116,8 @@ class ManagedMemory:
         """The emulation itself uses the memory (all of it, or some), in the order of the streams."""
         before = self._watched if ranges is None else self._in(ranges)
         self._open(before)
-        self._watched = [one for one in self._watched if one not in before] if ranges is not None else []
+        chosen = set(map(id, before))
+        self._watched = [one for one in self._watched if id(one) not in chosen]
         try:
             yield
         finally:
