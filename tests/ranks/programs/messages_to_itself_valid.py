@@ -3,6 +3,7 @@
 Runs with 4 ranks.
 """
 
+import gc
 import os
 
 import torch
@@ -11,6 +12,8 @@ import torch.distributed as dist
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 torch.cuda.set_device(rank)
 dist.init_process_group("nccl")
+gc.disable()
+before = torch.cuda.memory_allocated()
 for turn in range(2):
     received = [torch.full((other + 1,), -1.0, device="cuda") for other in range(size)]
     messages = []
@@ -21,3 +24,5 @@ for turn in range(2):
     for work in dist.batch_isend_irecv(messages):
         work.wait()
     assert [value.tolist() for value in received] == [[rank + 10.0 * turn] * (other + 1) for other in range(size)]
+    del received, messages, mine, both, work
+    assert torch.cuda.memory_allocated() == before

@@ -224,7 +224,7 @@ def _to_itself(dispatch: Dispatch, mine: Message) -> object:
     state, groups, kind, tensors = dispatch.state, dispatch.state.groups, mine.kind, mine.tensors
     valueless = lacks_values(tensors)
     told = known_values.numbers(state, tensors) if valueless and kind == "send" else ()
-    half = Half(kind, mine.tag, tensors, _begins_ns(dispatch, mine), told)
+    half = Half(kind, mine.tag, tensors, _type_number(tensors), _begins_ns(dispatch, mine), told)
     mine.group.shared.to_itself.post(half, not valueless)
     event = _queue(dispatch, mine, 0) if kind == "send" else None
 
@@ -235,7 +235,7 @@ def _to_itself(dispatch: Dispatch, mine: Message) -> object:
             return event
         if valueless:
             known_values.received(state, tensors, list(other.told))
-        if _type_number(tensors) and _type_number(other.tensors) not in (0, _type_number(tensors)):
+        if half.type_number and other.type_number not in (0, half.type_number):
             raise groups.watch.differing(mine.group.name, mine.operation, state.site())
         return _queue(dispatch, mine, other.begins_ns)
 

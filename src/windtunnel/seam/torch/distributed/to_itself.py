@@ -15,23 +15,34 @@ PAUSE_S = 0.002
 
 
 class Half:
-    """One side of a message: its tensors, and of a send when it begins and what is known of numbers without values."""
+    """One side of a message: its tensors until it meets the other, and the number of their type.
+
+    Of a send also when it begins and what is known of numbers without values.
+    """
 
     def __init__(
-        self, kind: str, tag: int, tensors: Sequence[torch.Tensor], begins_ns: int = 0, told: Sequence[int] = ()
+        self,
+        kind: str,
+        tag: int,
+        tensors: Sequence[torch.Tensor],
+        type_number: int = 0,
+        begins_ns: int = 0,
+        told: Sequence[int] = (),
     ) -> None:
         self.kind = kind
         self.tag = tag
         self.tensors = tensors
+        self.type_number = type_number
         self.begins_ns = begins_ns
         self.told = told
         self.other: Half | None = None
+        self.arrived = False
 
     def wait(self) -> Half:
-        """The other side, once it was posted."""
-        while self.other is None:
+        """Wait until the other side was posted; what was sent, for a receive, else this side itself."""
+        while not self.arrived:
             sleep(PAUSE_S)
-        return self.other
+        return self if self.other is None else self.other
 
 
 class ToItself:
@@ -48,11 +59,13 @@ class ToItself:
             self._posted[half.kind, half.tag] = half
             return
         del self._posted[kind, half.tag]
-        half.other, other.other = other, half
         sent, received = (half, other) if half.kind == "send" else (other, half)
         with torch._C._DisableTorchDispatch():
             for source, into in zip(sent.tensors, received.tensors, strict=True) if has_values else ():
                 into.detach().copy_(source.detach().reshape(-1).view(into.dtype).view(into.shape))
+        sent.tensors = received.tensors = ()  # whose memory nobody here keeps
+        received.other = sent
+        sent.arrived = received.arrived = True
 
 
 def _bytes(half: Half) -> int:
