@@ -72,6 +72,7 @@ help-all: help
 	@echo "make advice           every advice that a patch can follow is followed, and held to what was promised; an hour or more"
 	@echo "make behaviour        what thirty programs do, recorded before a change of structure and compared after it (ARGS)"
 	@echo "make exam             other people's programs (KernelBench) beside published times: CHECKOUT=a clone of it (ARGS)"
+	@echo "make exam-pipelines   pipelines of diffusers beside published seconds and peaks of memory; two minutes"
 	@echo "make hardware         what a real NVIDIA GPU says to what is emulated: 40 minutes; HARDWARE_PYTHON=a Python with CUDA's torch"
 	@echo "make folding          clusters by a few processes beside a process a rank, disturbed ranks, and 28 kinds that differ; half an hour"
 	@echo "make faults           random faults in a training of two ranks, beside an oracle; a quarter of an hour (ARGS=\"--seed 7\")"
@@ -364,6 +365,12 @@ pages: environment
 # Programs that are held back to judge the clock are left out, unless ARGS=--all.
 exam: environment
 	$(RUN) -m tools.exam $(CHECKOUT) $(ARGS)
+
+# diffusers of the days when its pipelines were timed, without what a program of ours does not use.
+exam-pipelines:
+	@PYTHON="$(PYTHON)" tools/environment .venv-pipelines torch,report
+	.venv-pipelines/bin/python -m pip install --quiet --no-deps diffusers==0.30.3 huggingface_hub==0.25.2 safetensors requests urllib3 idna certifi charset_normalizer regex tqdm pyyaml importlib_metadata zipp packaging filelock
+	.venv-pipelines/bin/python -m tools.exam.pipelines $(ARGS)
 
 # What changes/ says of the next release.
 changelog: environment

@@ -75,6 +75,14 @@ def test_products_count_by_their_time_at_the_peak(dtype: str, counts: bool) -> N
     assert found.peak_ns < found.duration_ns
 
 
+def test_convolutions_count_like_products() -> None:
+    """They are priced up to what a large product reaches in a short run (huggingface/diffusion-fast's SDXL)."""
+    shapes = ((16, 320, 64, 64), (320, 320, 3, 3), (16, 320, 64, 64))
+    gpu = gpus.find("A100-80GB")
+    found = CostModel(gpu, (12, 4)).kernel(Signature("aten::convolution", shapes, ("float16",) * 3, 2))
+    assert found.peak_ns == pytest.approx(1e9 * 2 * 16 * 320 * 320 * 9 * 64 * 64 / gpu.peak_flops["fp16"])
+
+
 def test_the_trainings_are_met_by_the_programs_attention_and_better_by_that_of_the_runs() -> None:
     """The medians that the fit prints: 20 and 28 % before there was a limit."""
     slower = calibrate_sustained.attention()

@@ -249,7 +249,7 @@ def by_generation(rows: dict[str, ProductConstants]) -> dict[str, str]:
 
 def predict_as(timings: Timings, gpu: gpus.Gpu, constants: ProductConstants, of: gpus.Gpu, table: TimingTable) -> Array:
     """The times on one GPU with the constants of another, whose power limit may be a different one."""
-    clock = sustained_share(gpu) / of.sustained_share
+    clock = sustained_share(gpu, table.precision) / sustained_share(of, table.precision)
     return predict(timings, gpu, products.scaled(constants, 1.0, clock), table)
 
 
@@ -294,7 +294,7 @@ def calibrate_table(table: TimingTable) -> tuple[Tables, Tables]:
         source = f"fitted: {table.source}, {len(of.us)} products"
         if measured:
             source += f", and {sum(len(some.us) for _, some in measured)} that make hardware timed"
-        shares = {"sustained_share": sustained_share(gpu)}
+        shares = {"sustained_share": sustained_share(gpu, table.precision)}
         found.append(("row", {**head, **shares, **rows[key]._asdict(), **tail, "source": source}))
     left = {
         "own GPU": own,

@@ -65,8 +65,11 @@ def load(path: str) -> MeasuredFile:
             f"the curves {path} cannot be read: {error.strerror}; `windtunnel calibrate` writes them"
         ) from error
     data = foreign.typed(tables, Tables, path, "is no file of measured curves (`windtunnel calibrate` writes one)")
-    share = sustained_share(gpus.find(data.gpu))
-    curves = {(row.operator_class, row.precision): _curve(row, share, path) for row in data.curve}
+    gpu = gpus.find(data.gpu)
+    curves = {
+        (row.operator_class, row.precision): _curve(row, sustained_share(gpu, row.precision), path)
+        for row in data.curve
+    }
     return MeasuredFile(data.gpu, data.generation, curves, data.dispatch_us, data.driver, data.links)
 
 

@@ -192,7 +192,7 @@ class CostModel:
         shape = self._curve(operator.curve, precision)
         regular = _regularity(signature, name) if operator.name == "matmul" else 0.0
         # A power limit lowers the clock of the cores, not that of the memory.
-        of_cores = part * power.sustained_share(self.gpu) / shape.sustained_share
+        of_cores = part * power.sustained_share(self.gpu, precision) / shape.sustained_share
         rooflines = sorted(((compute_ns, of_cores, regular), (memory_ns, of_memory, 0.0)), reverse=True)
         found = recurrence(signature) if operator.name == "rnn" else None
         if found is None:

@@ -1,7 +1,8 @@
 """What a GPU keeps of its tensor cores' speed once they have worked long enough to meet its power limit.
 
-Products and fused attention in 16 and 8 bits are priced by short runs (`families/`). A training holds its load for
-hours, and its clock sinks until the card draws no more than it may. How much work tensor cores did of late is told by
+Products and fused attention in 16 and 8 bits are priced by short runs (`families/`), and convolutions up to what a
+large product reaches in one. A training holds its load for hours, and its clock sinks until the card draws no more than
+it may. How much work tensor cores did of late is told by
 their rate, the share of the listed peak that they reached on average: up to `begins` nothing is lost, from `full` on
 they keep `share` of their speed. Of the GPUs that trainings were published of, an H100 keeps less than an A100;
 generations without such trainings take the mean. A card with more watts for each operation of its peak than that of the
@@ -24,7 +25,7 @@ from windtunnel.gpus import Gpu
 WINDOW_NS = 1e8
 """How far back the rate looks: longer than the runs that time one kernel, shorter than a few steps."""
 PRECISIONS = frozenset({"fp16", "bf16", "fp8", "fp4"})
-CLASSES = frozenset({"matmul", "bmm", "attention"})
+CLASSES = frozenset({"matmul", "bmm", "attention", "convolution"})
 
 
 class Limit(NamedTuple):

@@ -399,7 +399,7 @@ def shortest_us(product: Product, problem: Problem, row: ProductFit) -> float:
 
 def _rates_at(share: float, problem: Problem, row: ProductFit) -> tuple[Rates, ProductConstants]:
     """The rates of the problem's GPU, and the constants behind them, at a share of the rate of the row's constants."""
-    clock = sustained_share(problem.gpu) / row.sustained_share
+    clock = sustained_share(problem.gpu, problem.precision) / row.sustained_share
     constants = scaled(row.constants, row.scale * share, clock)
     return rates(problem.gpu, problem.peak_flops, constants), constants
 
