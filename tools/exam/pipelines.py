@@ -38,7 +38,7 @@ Tensor = torch.Tensor
 Call = Callable[[], object]
 
 
-class Row(NamedTuple):
+class PipelineCall(NamedTuple):
     """A call of a pipeline: `attention` is "fused" or "plain", `peak_gib` what it took above the weights."""
 
     pipeline: str
@@ -71,23 +71,23 @@ class Row(NamedTuple):
         return torch.zeros(sizes, dtype=self.dtype, device="cuda")
 
 
-def read() -> list[Row]:
+def read() -> list[PipelineCall]:
     """The table."""
     return [
-        Row(row["pipeline"], row["gpu"], getattr(torch, row["dtype"]), int(row["batch"]), row["attention"],
+        PipelineCall(row["pipeline"], row["gpu"], getattr(torch, row["dtype"]), int(row["batch"]), row["attention"],
             float(row["seconds"]), float(row["peak_gib"]) if row["peak_gib"] else None, row["cuda"], row["source"])
         for row in tables.read("pipelines_published.csv")
     ]  # fmt: skip
 
 
-def decoder_of_images(row: Row, channels: int, **more: object) -> Call:
+def decoder_of_images(row: PipelineCall, channels: int, **more: object) -> Call:
     blocks = {"down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4}
     decoder = row.made(AutoencoderKL, latent_channels=channels, sample_size=1024, **CHANNELS, **blocks, **more)
     latents = row.zeros(row.batch, channels, 128, 128)
     return lambda: decoder.decode(latents, return_dict=False)
 
 
-def sdxl(row: Row) -> tuple[Call, Call]:
+def sdxl(row: PipelineCall) -> tuple[Call, Call]:
     """Stable Diffusion XL, 1024 x 1024; guidance doubles the batch."""
     network = row.made(
         UNet2DConditionModel, addition_embed_type="text_time", addition_embed_type_num_heads=64,
@@ -102,7 +102,7 @@ def sdxl(row: Row) -> tuple[Call, Call]:
     return lambda: network(latents, time, text, added_cond_kwargs=added, return_dict=False), decoder_of_images(row, 4)
 
 
-def flux(row: Row) -> tuple[Call, Call]:
+def flux(row: PipelineCall) -> tuple[Call, Call]:
     """FLUX.1-dev, 1024 x 1024: 12 billion parameters, guidance is an input."""
     network = row.made(FluxTransformer2DModel, guidance_embeds=True)
     pixels, text, pooled = row.zeros(row.batch, 4096, 64), row.zeros(row.batch, 512, 4096), row.zeros(row.batch, 768)
@@ -112,7 +112,7 @@ def flux(row: Row) -> tuple[Call, Call]:
     return lambda: network(pixels, text, pooled, time, places, words, guidance, return_dict=False), decode
 
 
-def cogvideox(row: Row, layers: int, heads: int, rotary: bool) -> tuple[Call, Call]:
+def cogvideox(row: PipelineCall, layers: int, heads: int, rotary: bool) -> tuple[Call, Call]:
     """CogVideoX, 49 frames of 480 x 720; guidance doubles the batch."""
     network = row.made(
         CogVideoXTransformer3DModel, num_attention_heads=heads, num_layers=layers,
@@ -130,7 +130,7 @@ def cogvideox(row: Row, layers: int, heads: int, rotary: bool) -> tuple[Call, Ca
     return denoise, lambda: decoder.decode(of_decoder, return_dict=False)
 
 
-PIPELINES: dict[str, tuple[int, Callable[[Row], tuple[Call, Call]]]] = {
+PIPELINES: dict[str, tuple[int, Callable[[PipelineCall], tuple[Call, Call]]]] = {
     "sdxl": (30, sdxl),
     "flux-dev": (28, flux),
     "cogvideox-2b": (50, lambda row: cogvideox(row, 30, 30, False)),
@@ -150,7 +150,7 @@ def seconds_of(call: Call) -> float:
     return begin.elapsed_time(end) / 1e3
 
 
-def judged(row: Row) -> tuple[Outcome, Outcome | None]:
+def judged(row: PipelineCall) -> tuple[Outcome, Outcome | None]:
     """What the clock says of a row, and what memory does where its peak was printed."""
     steps, make = PIPELINES[row.pipeline]
     with windtunnel.emulate(row.gpu, no_data=True, cuda_version=row.cuda) as session, torch.no_grad():
