@@ -40,8 +40,8 @@ HOSTS = {
 }
 """What issues the calls of sources whose machines are their own; others are taken for rented ones."""
 WARM_UP, CALLS = 10, 30
-OF_NETWORKS = (1, 2)
-"""The same of whole networks, which fill the queue by themselves."""
+OF_NETWORKS = (4, 2)
+"""The same of whole networks, which fill the queue by themselves and meet a power limit soon."""
 CLEARED_BYTES = 1 << 28
 Tensor = torch.Tensor
 Call = Callable[[], object]

@@ -30,6 +30,8 @@ from tools.corpus import tables
 from tools.corpus.outcomes import Outcome, error_figures, summarize
 from tools.docs import figures
 
+CALLS_BEFORE = 4
+"""Together longer than what a power limit looks back."""
 PEAK_BAND = 0.02
 """Within what a peak of memory is said to be known."""
 CHANNELS = {"block_out_channels": (128, 256, 512, 512), "layers_per_block": 2, "norm_num_groups": 32}
@@ -140,8 +142,9 @@ PIPELINES: dict[str, tuple[int, Callable[[PipelineCall], tuple[Call, Call]]]] = 
 
 
 def seconds_of(call: Call) -> float:
-    """The modelled time of the second of two calls."""
-    call()
+    """The modelled time of a call after others that hold the load."""
+    for _ in range(CALLS_BEFORE):
+        call()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     call()
