@@ -29,11 +29,10 @@ import windtunnel
 from tools.corpus import tables
 from tools.corpus.outcomes import Outcome, error_figures, summarize
 from tools.docs import figures
+from tools.exam.others import PEAK_BAND
 
 CALLS_BEFORE = 4
 """Together longer than what a power limit looks back."""
-PEAK_BAND = 0.02
-"""Within what a peak of memory is said to be known."""
 CHANNELS = {"block_out_channels": (128, 256, 512, 512), "layers_per_block": 2, "norm_num_groups": 32}
 """What the image decoders have in common."""
 Tensor = torch.Tensor
@@ -51,7 +50,6 @@ class PipelineCall(NamedTuple):
     seconds: float
     peak_gib: float | None
     cuda: str
-    source: str
 
     @property
     def name(self) -> str:
@@ -77,7 +75,7 @@ def read() -> list[PipelineCall]:
     """The table."""
     return [
         PipelineCall(row["pipeline"], row["gpu"], getattr(torch, row["dtype"]), int(row["batch"]), row["attention"],
-            float(row["seconds"]), float(row["peak_gib"]) if row["peak_gib"] else None, row["cuda"], row["source"])
+            float(row["seconds"]), float(row["peak_gib"]) if row["peak_gib"] else None, row["cuda"])
         for row in tables.read("pipelines_published.csv")
     ]  # fmt: skip
 

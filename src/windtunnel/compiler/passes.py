@@ -76,10 +76,14 @@ class Settings:
         return (*QUIET, *folders, *own, STANDARD, *whole, *self.options)
 
     @property
+    def lines(self) -> tuple[str, ...]:
+        """What writes down the lines of host code, and keeps the frames of its calls."""
+        return (LINES, "-fno-optimize-sibling-calls") if self.located else ()
+
+    @property
     def of_host(self) -> tuple[str, ...]:
         """What the pass over host code is given."""
-        located = (LINES, "-fno-optimize-sibling-calls") if self.located else ()
-        return (*HOST, "-O1" if self.optimized else "-O0", *located)
+        return (*HOST, "-O1" if self.optimized else "-O0", *self.lines)
 
     @property
     def target(self) -> str:
@@ -135,8 +139,7 @@ class Settings:
 
     def plain(self, source: Path, output: Path) -> None:
         """An object of a source without device code."""
-        located = self.of_host[len(HOST) + 1 :]
-        options = (*self.common, "-fPIC", "-c", "-O1", *located, *_listing(output))
+        options = (*self.common, "-fPIC", "-c", "-O1", *self.lines, *_listing(output))
         self.clang.run("-x", "c++", *options, source, "-o", output)
 
     def precompile(self, kind: str, header: Path, output: Path) -> None:

@@ -2,13 +2,12 @@
 
 Products and fused attention in 16 and 8 bits are priced by short runs (`families/`), and convolutions up to what a
 large product reaches in one. A training holds its load for hours, and its clock sinks until the card draws no more than
-it may. How much work tensor cores did of late is told by
-their rate, the share of the listed peak that they reached on average: up to `begins` nothing is lost, from `full` on
-they keep `share` of their speed. Of the GPUs that trainings were published of, an H100 keeps less than an A100;
-generations without such trainings take the mean. A card with more watts for each operation of its peak than that of the
-trainings (`gpu` of the row) meets the limit at a higher rate: an H20, which has five times as many, never does. The
-constants of the generations that have no row in `data/sustained.toml` were fitted on whole trainings and so hold the
-loss already, and so do those of FP32 and TF32.
+it may. How much work tensor cores did of late is told by their rate, the share of the listed peak that they reached on
+average: up to `begins` nothing is lost, from `full` on they keep `share` of their speed. Of the GPUs that trainings
+were published of, an H100 keeps less than an A100; generations without such trainings take the mean. A card with more
+watts for each operation of its peak than that of the trainings (`gpu` of the row) meets the limit at a higher rate: an
+H20, which has five times as many, never does. The constants of the generations that have no row in
+`data/sustained.toml` were fitted on whole trainings and so hold the loss already, and so do those of FP32 and TF32.
 """
 
 from __future__ import annotations

@@ -413,9 +413,8 @@ class Watch:
         stamp = [(entry.rank.rank, entry.stamp, entry.rank.ending) for entry in entries]
         if stamp == self._before and self.ledger is not None:
             notes = judge([self._stuck(entry) for entry in entries])
-            if notes and (
-                self.failed or not os.path.exists(self._verdict())
-            ):  # else a rank that is gone had ended by it
+            ended = not self.failed and os.path.exists(self._verdict())  # a rank that is gone had ended by it
+            if notes and not ended:
                 if crosses_backends(notes):
                     self._refuse(notes)
                 self.ledger.judged(notes)
