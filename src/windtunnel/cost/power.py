@@ -5,8 +5,9 @@ generation that has the most, by a power of that ratio. In 32 bits the exponent 
 of an A40, an RTX A6000 and an A10G (github.com/zzc0721/torch-performance-test-data, chsasank/device-benchmarks), 0.5 to
 0.9 each. Left out, an A10 of 150 W is told 0.61, where it takes 0.62, and an L20 by an RTX 4090's 0.98, where it takes
 1.0. In 16 and 8 bits products of 8,192 say 0.37 (A40), 0.58 (RTX A6000), 0.61 (A10) and 0.53 (L4): by 0.5 each is told
-within a sixth, and an L40S 0.655, where thousands of its own products say 0.65. Cards with memory on their package have
-timings of their own, and long trainings a limit of their own (`sustained`).
+within a sixth, and an L40S 0.655, where thousands of its own products say 0.65. Attention keeps the share of 32 bits:
+by the law of 16, an RTX 3090's would pass its peak. Cards with memory on their package have timings of their own, and
+long trainings a limit of their own (`sustained`).
 """
 
 from __future__ import annotations

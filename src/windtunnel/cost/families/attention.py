@@ -267,7 +267,7 @@ def price(problem: Problem) -> Price | None:
     if found is None or row is None or not (half or kernel) or not problem.gpu.has_tensor_cores:
         return None
     gpu, constants = problem.gpu, row.constants
-    clock = sustained_share(gpu, problem.precision) / row.sustained_share
+    clock = sustained_share(gpu) / row.sustained_share
     reached = clock * share(kernel) if kernel else clock
     constants = constants._replace(
         efficiency=constants.efficiency * reached, score_cycles=constants.score_cycles / reached
