@@ -39,3 +39,14 @@ def test_the_kernels_name_is_cudas(name: str) -> None:
         x = torch.ones(4, dtype=torch.int64, device="cuda")
         with pytest.raises(RuntimeError, match=f'"{name}" not implemented for'):
             NAMES[name](x)
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [(torch.bool, "Bool"), (torch.cfloat, "ComplexFloat")])
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_a_check_of_the_cpu_alone_is_refused_by_the_kernels_name(
+    dtype: torch.dtype, kind: str, shape: tuple[int, ...]
+) -> None:
+    """pytorch/pytorch#126659: of numbers and of rows."""
+    with windtunnel.emulate("H200"), pytest.raises(RuntimeError) as caught:
+        torch.ones(shape, dtype=dtype, device="cuda").topk(1)
+    assert str(caught.value) == f"\"topk_out_cuda\" not implemented for '{kind}'"

@@ -446,7 +446,7 @@ class Dispatch(TorchDispatchMode):
                 self.state.host_memory_ended(error, device)
             if device >= 0 and (again := otherwise.computed(call.but(func=run), error)) is not None:
                 return again()
-            if device >= 0 and (other := messages.of_cuda(error)) is not None:
+            if device >= 0 and (other := messages.of_cuda(error, plan.name, args)) is not None:
                 raise other from None
             raise
         finally:
@@ -570,7 +570,7 @@ def strided(plan: Plan, args: Arguments) -> Result:
     except RuntimeError as error:
         if (again := otherwise.computed(Call(plan, plan.run, args, {}), error)) is not None:
             return again()
-        raise messages.of_cuda(error) or error from None
+        raise messages.of_cuda(error, plan.name, args) or error from None
 
 
 def hand_on(dispatch: Dispatch, call: Call) -> object:

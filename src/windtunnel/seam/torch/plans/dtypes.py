@@ -51,12 +51,19 @@ DTYPES: dict[str, Dtypes] = {name: (card(name).kernel, _taken(words)) for name, 
 
 def check(taken: Dtypes, args: Arguments) -> None:
     """Raise what PyTorch raises where a CUDA kernel does not take its operands' dtype."""
+    if (error := refused(taken, args)) is not None:
+        raise error
+
+
+def refused(taken: Dtypes, args: Arguments) -> RuntimeError | None:
+    """The error of the first operand whose dtype a CUDA kernel does not take."""
     kernel, dtypes = taken
     for tensor in tensors_in(args):
         if tensor.layout is torch.strided and tensor.dtype not in dtypes:
             if kernel == CUDNN:
-                raise RuntimeError(f"{CUDNN} not supported for {scalar_type(tensor.dtype)}")
-            raise refusal(kernel, tensor.dtype)
+                return RuntimeError(f"{CUDNN} not supported for {scalar_type(tensor.dtype)}")
+            return refusal(kernel, tensor.dtype)
+    return None
 
 
 def refusal(kernel: str, dtype: torch.dtype) -> RuntimeError:

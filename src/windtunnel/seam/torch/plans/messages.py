@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 import torch
 
 from windtunnel.seam.torch.plans import native_functions
-from windtunnel.seam.torch.plans.arguments import Keywords, OpOverload, tensors_in
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, tensors_in
 from windtunnel.seam.torch.plans.call import Call
+from windtunnel.seam.torch.plans.dtypes import DTYPES, refused
 from windtunnel.seam.torch.tags import CPU, FLOATING, VERSION, tag_of
 from windtunnel.seam.torch.type_names import TYPE_NAMES
 
@@ -283,10 +284,14 @@ REWORDED: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ..
 """What the CPU's kernels say, and what CUDA's say instead."""
 
 
-def of_cuda(error: RuntimeError) -> RuntimeError | None:
-    """An error of the CPU's kernel in the words of CUDA's, where those are others."""
+REFUSED = re.compile("does not support \\w+ dtypes on CPU$")
+"""Checks that the CPU's kernels make first of all, where CUDA's have none and refuse in the common words (topk)."""
+
+
+def of_cuda(error: RuntimeError, name: str, args: Arguments) -> RuntimeError | None:
+    """An error of the CPU's kernel of an operator in the words of CUDA's, where those are others."""
     text = str(error)
     for pattern, words in REWORDED:
         if pattern.search(text):
             return type(error)(pattern.sub(words, text))
-    return None
+    return refused(DTYPES[name], args) if name in DTYPES and REFUSED.search(text) else None
