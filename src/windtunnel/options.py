@@ -11,6 +11,7 @@ CHOICES = {
     "host_time": ("modelled", "measured"),
     "compat": ("", "d2l"),
     "check_kernels": ("sample", "all", "none"),
+    "cuda_compiler": ("clang", "nvcc"),
 }
 """The values of the options that have few."""
 
@@ -45,6 +46,7 @@ class Options:
       reported as stuck.
     - `check_kernels`: which launches of the program's own CUDA kernels are checked: "sample" (the first ones of each
       shape whole, later ones by a sample of their blocks), "all" or "none".
+    - `cuda_compiler`: what makes PTX of the program's CUDA C++: "clang", or "nvcc": the user's own.
     - `without`: libraries, such as "d2l", that are missing here and shall be missing for the program too, though there
       are stand-ins for them. Only `windtunnel run`, pytest and notebooks offer those.
     - `kernels`: Python files that describe operators (`windtunnel.kernel`), which run when the emulation begins.
@@ -73,6 +75,7 @@ class Options:
     stop_after: int | None = None
     stuck_after: float = 60.0
     check_kernels: Literal["all", "sample", "none"] = "sample"
+    cuda_compiler: Literal["clang", "nvcc"] = "clang"
     faults: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()

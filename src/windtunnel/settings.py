@@ -18,6 +18,7 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "check-kernels": TEXT,
     "clock": TEXT,
     "compat": TEXT,
+    "cuda-compiler": TEXT,
     "cuda-version": ((str, int, float), 'a version, "11.2"'),
     "curves": TEXT,
     "fail-on": LIST,

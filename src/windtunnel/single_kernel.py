@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from windtunnel import ptx
 from windtunnel.compiler.kernels import compile_file
+from windtunnel.compiler.nvcc import Nvcc
 from windtunnel.cost.families.cuda_kernels import signature
 from windtunnel.cost.model import CostModel
 from windtunnel.errors import UsageError
@@ -67,12 +68,16 @@ class Outcome:
     time_ns: float | None
     band: float | None
     arrays: tuple[dict[str, object], ...]
+    registers_known: bool = False
+    """Whether NVIDIA's assembler has said how many registers a thread takes."""
 
 
 def run(path: Path, launch: str, gpu: Gpu, seed: int = 0, checks: ptx.Checks = "all",
-        output: Callable[[str], None] = print, schedules: int = 0) -> Outcome:  # fmt: skip
+        output: Callable[[str], None] = print, schedules: int = 0,
+        nvcc: Nvcc | None = None) -> Outcome:  # fmt: skip
     """Compile a file and run one of its kernels as a launch in CUDA's own notation says, and again in as many other
-    orders of its warps and blocks as `schedules` says: a result that depends on the order is a fault.
+    orders of its warps and blocks as `schedules` says: a result that depends on the order is a fault. `nvcc`
+    compiles in clang's place.
 
     Raises:
         UsageError: the launch cannot be read, or does not fit the kernel.
@@ -85,7 +90,7 @@ def run(path: Path, launch: str, gpu: Gpu, seed: int = 0, checks: ptx.Checks = "
         )
     name = found["name"].strip()
     shape = _shape(found["shape"])
-    text = compile_file(path, gpu.compute_capability)
+    text = compile_file(path, gpu.compute_capability, nvcc)
     module = ptx.Module(text)
     kernel = _kernel(module, name, path)
     words = [word.strip() for word in split(found["arguments"])]
@@ -94,7 +99,7 @@ def run(path: Path, launch: str, gpu: Gpu, seed: int = 0, checks: ptx.Checks = "
     arrays, block = _arguments(kernel, words, seed, path, name)
     shape = shape._replace(cooperative=kernel.waits_for_grid)
     opted = gpu.shared_memory_per_block_optin_bytes - kernel.shared_bytes
-    refused = limits.refusal(shape, gpu, kernel.max_threads, kernel.shared_bytes, opted)
+    refused = limits.refusal(shape, gpu, kernel.max_threads, kernel.shared_bytes, opted, kernel.registers)
     if refused:
         error = errors.table()[refused]
         return Outcome(name, gpu.key, *shape[:3], f"{error.name}: {error.text}", "", (), {}, None, None, ())
@@ -107,7 +112,7 @@ def run(path: Path, launch: str, gpu: Gpu, seed: int = 0, checks: ptx.Checks = "
         return kernel.launch(
             shape.grid, shape.block, shape.shared_bytes, block, memory=memory, checks=checks, schedule=schedule,
             output=output, cooperative=shape.cooperative,
-            most_resident=limits.together(shape, kernel.shared_bytes, limits.REGISTERS, gpu),
+            most_resident=limits.together(shape, kernel.shared_bytes, kernel.registers or limits.REGISTERS, gpu),
         )  # fmt: skip
 
     result = launched(checks, seed, output)
@@ -179,7 +184,7 @@ def _outcome(
     }
     return Outcome(
         name, gpu.key, *shape[:3], "", result.trap or "", tuple(faults), counters, price.duration_ns, price.band,
-        tuple(_described(array) for array in arrays),
+        tuple(_described(array) for array in arrays), kernel.registers > 0,
     )  # fmt: skip
 
 

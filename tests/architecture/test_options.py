@@ -29,6 +29,7 @@ NAMES = [
     "stop_after",
     "stuck_after",
     "check_kernels",
+    "cuda_compiler",
     "faults",
     "without",
     "kernels",

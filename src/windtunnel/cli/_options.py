@@ -23,6 +23,7 @@ LANDINGS = ("late", "clock", "stale")
 HOST_TIMES = ("modelled", "measured")
 COMPATIBLE = ("d2l",)
 CHECKED_KERNELS = ("all", "sample", "none")
+CUDA_COMPILERS = ("clang", "nvcc")
 
 
 def _without(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -295,6 +296,12 @@ EMULATION = (
         "Which launches of the program's own CUDA kernels are checked: all, none, or the first ones of each shape and "
         "a sample of later ones.  [default: sample]",
     ),
+    _choice(
+        "cuda-compiler",
+        CUDA_COMPILERS,
+        "What makes PTX of the program's CUDA C++: clang, or your own nvcc (in CUDA_HOME or on the PATH).  "
+        "[default: clang]",
+    ),
     _choice("compat", COMPATIBLE, "Answer as frameworks did when that text was printed: JAX's `x.device()`."),
 )
 
@@ -313,6 +320,7 @@ FIELDS = {
     "stacks": "stacks",
     "memory_history": "memory_history",
     "check_kernels": "check_kernels",
+    "cuda_compiler": "cuda_compiler",
     "compat": "compat",
     "curves": "curves",
     "host": "host",

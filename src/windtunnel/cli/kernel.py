@@ -10,6 +10,7 @@ from typing import Literal
 import click
 
 from windtunnel import gpus
+from windtunnel.compiler import nvcc
 from windtunnel.compiler.clang import CompileError
 from windtunnel.single_kernel import Outcome, run
 
@@ -25,10 +26,11 @@ WRONG = 1
     "--check-kernels", "checks", type=click.Choice(["all", "sample", "none"]), default="all", show_default=True
 )
 @click.option("--schedule", "schedules", default=0, show_default=True, help="Other orders of warps and blocks to try.")
+@click.option("--cuda-compiler", "compiler", type=click.Choice(["clang", "nvcc"]), default="clang", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 def command(
     file: Path, launch: str, gpu: str, seed: int, checks: Literal["all", "sample", "none"], schedules: int,
-    as_json: bool,
+    compiler: str, as_json: bool,
 ) -> int:  # fmt: skip
     """Compile, run, check and price one kernel of a .cu file alone.
 
@@ -38,10 +40,12 @@ def command(
     \b
     windtunnel kernel saxpy.cu --launch 'saxpy<<<256, 256>>>(float[65536], float[65536], 2.5, 65536)'
     """
+    own = nvcc.required() if compiler == "nvcc" else None
     try:
         outcome = run(
-            file, launch, gpus.find(gpu), seed, checks, lambda text: click.echo(text, nl=False, err=as_json), schedules
-        )
+            file, launch, gpus.find(gpu), seed, checks, lambda text: click.echo(text, nl=False, err=as_json), schedules,
+            own,
+        )  # fmt: skip
     except CompileError as error:
         click.echo(str(error), err=True)
         return WRONG
@@ -61,12 +65,13 @@ def _lines(outcome: Outcome) -> list[str]:
         band = f", within about ±{outcome.band:.0%}" if outcome.band is not None else ""
         lines.append(f"time     {outcome.time_ns / 1e3:.2f} µs (modelled{band})")
     counters = outcome.counters
+    how = "by ptxas" if outcome.registers_known else "estimated"
     lines.append(
         f"memory   {counters['global_requests']} accesses of warps in {counters['global_sectors']} sectors; "
         f"shared: {counters['shared_requests']} in {counters['shared_wavefronts']} wavefronts"
     )
     lines.append(f"work     {_sum(counters['flops'])} operations, {_sum(counters['tensor_flops'])} on tensor cores, "
-                 f"{counters['registers']} registers a thread (estimated)")  # fmt: skip
+                 f"{counters['registers']} registers a thread ({how})")  # fmt: skip
     for array in outcome.arrays:
         if array["changed"]:
             lines.append(f"wrote    {array['name']}: {array['first']} ...")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from windtunnel import folders
-from windtunnel.compiler import torch_headers, unset
+from windtunnel.compiler import nvcc, torch_headers, unset
 from windtunnel.compiler.clang import INCLUDE, RUNTIME, Clang, CompileError, required
 from windtunnel.compiler.passes import Settings, fast_math_in, listed_in, run_link, translated
 from windtunnel.version import __version__
@@ -92,10 +92,13 @@ def cache_folder(name: str) -> Path:
 
 
 class Builder:
-    """Builds extensions for one PyTorch and one compute capability."""
+    """Builds extensions for one PyTorch and one compute capability; `device_compiler` makes PTX in clang's place."""
 
-    def __init__(self, torch: Torch, capability: tuple[int, int]) -> None:
+    def __init__(
+        self, torch: Torch, capability: tuple[int, int], device_compiler: nvcc.Nvcc | None = None
+    ) -> None:  # fmt: skip
         self.torch = torch
+        self.nvcc = device_compiler
         self.clang: Clang = required()
         changed = (repr(torch_headers.REPLACED), torch_headers.SLIM, torch_headers.COMMON, repr(unset.OPTIONS))
         # Precompiled headers name the files that they were made of, windtunnel's own among them.
@@ -115,10 +118,12 @@ class Builder:
         include = (str(self.headers), *self.torch.include)
         folders = tuple(f"-I{folder}" for folder in (*sources.include, *{str(f.parent) for f in sources.files}))
         defined = (f"-DTORCH_EXTENSION_NAME={sources.name}", "-DTORCH_API_INCLUDE_EXTENSION_H")
+        own = (nvcc.lacking_headers(self.base / "lacking"), *include) if self.nvcc else ()
         return Settings(self.clang, self.capability, include, (*folders, *defined, *given),
                         cuda and fast_math_in(sources.cuda_options),
                         optimized=not _uses_torch(file) or any(re.match("-O[1-9sf]", option) for option in asked),
-                        located=not sources.python_module, many=True)  # fmt: skip
+                        located=not sources.python_module, many=True, nvcc=self.nvcc,
+                        nvcc_options=(*folders, *defined, *asked), nvcc_include=own)  # fmt: skip
 
     # ------------------------------------------------------------------ the library that stands for CUDA's
 
@@ -217,7 +222,7 @@ class Builder:
 
         if file.suffix in CUDA_SUFFIXES:
             ptx = made.with_suffix(".ptx")
-            ready("device").device(file, ptx)
+            (settings if settings.nvcc else ready("device")).device(file, ptx)
             ready("host").host(file, made, ptx)
         elif precompile:  # host code alone: as a `.cu`, since PyTorch's headers are precompiled for that already
             ready("host").host(file, made, None)
@@ -226,7 +231,8 @@ class Builder:
 
     def _key(self, sources: Sources) -> str:
         texts = [path.read_text(encoding="utf-8", errors="replace") for path in sources.files]
-        return digest(sources.name, str(self.capability), *map(str, sources.files), *texts, *sources.options,
+        made_for = str(self.capability), str(self.nvcc or "")
+        return digest(sources.name, *made_for, *map(str, sources.files), *texts, *sources.options,
                        *sources.cuda_options, *sources.link_options, *sources.include)  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from windtunnel.compiler.clang import INCLUDE, required
 from windtunnel.compiler.extensions import Work, cache_folder, digest, own_texts, texts
+from windtunnel.compiler.nvcc import Nvcc
 from windtunnel.compiler.passes import Settings, fast_math_in, translated
 from windtunnel.version import __version__
 
@@ -18,23 +19,43 @@ USE = "\nstatic __attribute__((used)) void *windtunnel_use_{}() {{ return (void 
 
 def compile_text(
     text: str, capability: tuple[int, int], options: Sequence[str] = (), expressions: Sequence[str] = (),
-    whole: bool = False,
+    whole: bool = False, nvcc: Nvcc | None = None,
 ) -> str:  # fmt: skip
-    """PTX of a source; `expressions` name kernels that are instances of templates, `whole` that there is host code.
+    """PTX of a source; `expressions` name kernels that are instances of templates, `whole` that there is host code,
+    `nvcc` what compiles in clang's place.
 
     Raises:
-        CompileError: clang does not take it.
+        CompileError: the compiler does not take it.
     """
     for at, expression in enumerate(expressions):
         if "<" in expression:
             text += USE.format(at, expression)
     clang = required()
-    key = digest(text, str(capability), str(whole), *options, clang.version, __version__, *texts(INCLUDE), *own_texts())
+    key = digest(
+        text,
+        str(capability),
+        str(whole),
+        str(nvcc or ""),
+        *options,
+        clang.version,
+        __version__,
+        *texts(INCLUDE),
+        *own_texts(),
+    )
     kept = cache_folder("device") / f"{key[:24]}.ptx"
     if not kept.exists():
         include = tuple(f"-I{folder}" for folder in (os.getcwd(),))
         given = (*include, *translated(options))
-        settings = Settings(clang, capability, (), given, fast_math_in(options), whole=whole)
+        settings = Settings(
+            clang,
+            capability,
+            (),
+            given,
+            fast_math_in(options),
+            whole=whole,
+            nvcc=nvcc,
+            nvcc_options=(*include, *options),
+        )
         with Work(kept.parent) as work:
             source, made = work.path / "kernel.cu", work.path / "kernel.ptx"
             source.write_text(text, encoding="utf-8")
@@ -43,12 +64,11 @@ def compile_text(
     return kept.read_text(encoding="utf-8")
 
 
-def compile_file(path: Path, capability: tuple[int, int]) -> str:
+def compile_file(path: Path, capability: tuple[int, int], nvcc: Nvcc | None = None) -> str:
     """PTX of a file."""
     text = path.read_text(encoding="utf-8", errors="replace")
-    return compile_text(
-        f'#line 1 "{path.absolute()}"\n{text}', capability, (f"-I{path.parent.absolute()}",), whole=True
-    )
+    lined, beside = f'#line 1 "{path.absolute()}"\n{text}', (f"-I{path.parent.absolute()}",)
+    return compile_text(lined, capability, beside, whole=True, nvcc=nvcc)
 
 
 def in_program(source: str, file: str, program: str) -> str:

@@ -14,6 +14,7 @@ from windtunnel.compiler import parts, unset
 from windtunnel.compiler.accesses import whole_accesses
 from windtunnel.compiler.clang import INCLUDE, QUIET, Clang, CompileError
 from windtunnel.compiler.host_calls import ANYTHING, declarations
+from windtunnel.compiler.nvcc import Nvcc
 from windtunnel.compiler.parts import Parts
 from windtunnel.compiler.shared_variables import rewritten
 
@@ -66,6 +67,12 @@ class Settings:
     """Whether the lines of host code are written down."""
     many: bool = False
     """Whether many kernels are made PTX one by one, when they are launched."""
+    nvcc: Nvcc | None = None
+    """What makes PTX in clang's place."""
+    nvcc_options: tuple[str, ...] = ()
+    """What the user asks of it, in its own words."""
+    nvcc_include: tuple[str, ...] = ()
+    """Where headers are beside NVIDIA's."""
 
     @property
     def common(self) -> tuple[str, ...]:
@@ -94,8 +101,11 @@ class Settings:
         """PTX of a `.cu`.
 
         Raises:
-            CompileError: clang does not take it.
+            CompileError: the compiler does not take it.
         """
+        if self.nvcc is not None:
+            self.nvcc.ptx(source, output, self.capability, self.nvcc_include, self.nvcc_options)
+            return
         fast = FAST_MATH if self.fast_math else ()
         written = output.with_suffix(".ll")
         common = (option for option in self.common if option != "-w")

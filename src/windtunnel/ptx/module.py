@@ -50,6 +50,8 @@ class Kernel:
         self.name = function.name
         self.parameters: tuple[Parameter, ...] = function.parameters
         self.max_threads = function.max_threads
+        self.registers = module.source.registers.get(self.name, 0)
+        """Of a thread, as NVIDIA's assembler says; 0 where it was not asked."""
         self._codes: dict[tuple[Shape, bool], Code] = {}
         self._shaped: dict[Shape, Prepared] = {}
         self._idle: dict[Triple, list[Frames]] = {}
@@ -173,6 +175,8 @@ class Kernel:
         twice = checks == "all" and not sampled and (self._unset or self._shuffles)
         saved = self._saved(run) if twice else None
         launch = run.run()
+        if self.registers:
+            launch = replace(launch, counters=replace(launch.counters, registers=self.registers))
         if checks == "none":
             return launch
         faults = launch.faults + self.unwritten

@@ -130,10 +130,13 @@ class Source:
     target: int = 70
     """The compute capability that it is for, times ten."""
     unwritten: tuple[Unwritten, ...] = ()
+    registers: dict[str, int] = field(default_factory=dict)
+    """Those of a thread of each kernel, where NVIDIA's assembler has said."""
 
 
 def parse(text: str) -> Source:
     unwritten = [Unwritten(f, int(n), v) for f, n, v in re.findall(r'^// unwritten "([^"]*)" (\d+) (\w+)$', text, re.M)]
+    registers = {name: int(n) for n, name in re.findall(r"^// registers (\d+) ([\w$]+)$", text, re.M)}
     files = {int(number): name for number, name in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', text, re.M)}
     text = re.sub(r"^\s*\.file\b[^\n]*", "", text, flags=re.M)
     text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
@@ -158,7 +161,7 @@ def parse(text: str) -> Source:
     outside.append(text[position:])
     variables = {v.name: v for v in map(_module_variable, _module_statements("\n".join(outside))) if v is not None}
     target = re.search(r"^\s*\.target\s+sm_(\d+)", text, re.M)
-    return Source(files, variables, functions, int(target[1]) if target else Source.target, tuple(unwritten))
+    return Source(files, variables, functions, int(target[1]) if target else Source.target, tuple(unwritten), registers)
 
 
 def _closing(text: str, start: int) -> int:

@@ -157,7 +157,8 @@ class HostCodeDriver:
         kernel = function.kernel
         found = self.process.stream(stream)
         gpu = self.process.machine.devices[found.device].gpu
-        refused = limits.refusal(shape, gpu, kernel.max_threads, kernel.shared_bytes, self.opted.get(host, 0))
+        opted = self.opted.get(host, 0)
+        refused = limits.refusal(shape, gpu, kernel.max_threads, kernel.shared_bytes, opted, kernel.registers)
         if found.device != self.process.device():
             refused = errors.INVALID_HANDLE
         if refused:

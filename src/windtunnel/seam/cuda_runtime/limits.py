@@ -42,8 +42,10 @@ class LaunchShape(NamedTuple):
         return self.grid[0] * self.grid[1] * self.grid[2]
 
 
-def refusal(shape: LaunchShape, gpu: Gpu, most_threads: int, static_bytes: int, opted_bytes: int) -> int:
-    """CUDA's error for a launch that cannot be, else 0; `opted_bytes` is what cudaFuncSetAttribute allowed."""
+def refusal(shape: LaunchShape, gpu: Gpu, most_threads: int, static_bytes: int, opted_bytes: int,
+            registers: int = 0) -> int:  # fmt: skip
+    """CUDA's error for a launch that cannot be, else 0; `opted_bytes` is what cudaFuncSetAttribute allowed, `registers`
+    what a thread takes, where that is known."""
     if not shape.blocks or not shape.threads or shape.threads > min(MOST_THREADS, most_threads):
         return errors.INVALID_VALUE
     if shape.block[2] > MOST_Z or any(size > most for size, most in zip(shape.grid, MOST_BLOCKS, strict=True)):
@@ -51,7 +53,9 @@ def refusal(shape: LaunchShape, gpu: Gpu, most_threads: int, static_bytes: int, 
     allowed = max(gpu.shared_memory_per_block_bytes - static_bytes, opted_bytes)
     if shape.shared_bytes > allowed:
         return errors.INVALID_VALUE
-    if shape.cooperative and shape.blocks > together(shape, static_bytes, REGISTERS, gpu):
+    if registers and not resident(shape.threads, 0, registers, gpu):
+        return errors.OUT_OF_RESOURCES
+    if shape.cooperative and shape.blocks > together(shape, static_bytes, registers or REGISTERS, gpu):
         return errors.COOPERATIVE_TOO_LARGE
     return 0
 

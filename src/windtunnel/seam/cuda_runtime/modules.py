@@ -11,6 +11,7 @@ from typing import NamedTuple
 from windtunnel import ptx
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.cuda_runtime.binaries import ptx_at
+from windtunnel.seam.cuda_runtime.names import found_as
 
 
 class Binary:
@@ -38,7 +39,7 @@ class Binary:
 
 
 class KernelFunction(NamedTuple):
-    """A kernel as host code knows it."""
+    """A kernel or variable as host code knows it."""
 
     binary: Binary
     name: str
@@ -50,10 +51,21 @@ class KernelFunction(NamedTuple):
         Raises:
             UnsupportedError: the PTX has none of that name.
         """
-        found = self.binary.module.kernels.get(self.name)
-        if found is None:
-            raise UnsupportedError(f"the PTX of {self.binary.library} has no kernel {self.name!r}")
-        return found
+        kernels = self.binary.module.kernels
+        name = self.name if self.name in kernels else found_as(self.name, kernels)
+        if name is None:
+            raise UnsupportedError(
+                f"the PTX of {self.binary.library} has no kernel {self.name!r}, or several of that name in "
+                "namespaces of a file's own"
+            )
+        return kernels[name]
+
+    @property
+    def variable(self) -> ptx.Variable | None:
+        """The variable, if it has one of that name."""
+        variables = self.binary.module.variables
+        name = self.name if self.name in variables else found_as(self.name, variables)
+        return None if name is None else variables[name]
 
 
 class Modules:
@@ -83,11 +95,12 @@ class Modules:
 
     def register_managed(self, binary: int, host: int, name: int, size: int) -> int:
         """A variable that the host reads and writes as well: where it lies."""
-        found = self.binaries[binary].module.variables[ctypes.string_at(name).decode()]
-        self.variables[host] = KernelFunction(self.binaries[binary], found.name)
-        return found.address
+        self.variables[host] = known = KernelFunction(self.binaries[binary], ctypes.string_at(name).decode())
+        if known.variable is None:
+            raise UnsupportedError(f"the PTX of {known.binary.library} has no variable {known.name!r}")
+        return known.variable.address
 
     def variable(self, host: int) -> ptx.Variable | None:
         """The variable whose shadow on the host lies there."""
         found = self.variables.get(host)
-        return None if found is None else found.binary.module.variables.get(found.name)
+        return None if found is None else found.variable

@@ -45,6 +45,36 @@ def _demangle(name: str) -> str:
     return text
 
 
+OF_A_FILE = re.compile(r"(\d+)(_(?:GLOBAL__N|INTERNAL)_)")
+
+
+@cache
+def without_file(name: str) -> str:
+    """What the compiler calls a kernel or variable, but for what it adds to names that only one file can see: clang an
+    `L`, nvcc a namespace of the file's own."""
+    if not name.startswith("_Z"):
+        return name
+    kept, at = "", 0
+    for found in OF_A_FILE.finditer(name):
+        # The digits before may belong to something else: the length is the tail of them that fits.
+        length = next(n for i in range(len(found[1])) if (n := int(found[1][i:])) <= len(name) - found.start(2))
+        begin = found.start(2) - len(str(length))
+        kept += name[at:begin] + ("1A" if found[2].startswith("_GLOBAL") else "")
+        at = found.start(2) + length
+    text = re.sub(r"L(?=\d)", "", kept + name[at:])
+    alone = re.fullmatch(r"_ZN(\d+)(\w+?)E(\w*)", text)
+    if alone and len(alone[2]) == int(alone[1]):  # a namespace is gone and one name is left in it
+        text = f"_Z{alone[1]}{alone[2]}{alone[3]}"
+    plain = re.fullmatch(r"_Z(\d+)([A-Za-z_]\w*)", text)
+    return plain[2] if plain and len(plain[2]) == int(plain[1]) else text
+
+
+def found_as(name: str, names: Iterable[str]) -> str | None:
+    """Which of a module's names is the one that host code knows by `name`, where two compilers named them."""
+    same = [one for one in names if without_file(one) == without_file(name)]
+    return same[0] if len(same) == 1 else None
+
+
 def split(text: str) -> list[str]:
     """Parts between commas that are in no brackets."""
     parts, depth, begin = [], 0, 0

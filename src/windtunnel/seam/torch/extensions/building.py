@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from windtunnel.compiler import clang
+from windtunnel.compiler import clang, nvcc
 from windtunnel.compiler.clang import CompileError
 from windtunnel.compiler.extensions import Builder, MissingFunctionError, Sources, Torch, cache_folder
 from windtunnel.compiler.kernels import in_program
@@ -43,7 +43,8 @@ def build(state: State, sources: Sources) -> Path:
     folder = Path(torch.__file__).parent
     gpu = state.machine.devices[0].gpu
     torch_here = Torch(torch.__version__, folder, sysconfig.get_path("include"))
-    builder = Builder(torch_here, gpu.compute_capability)
+    own = nvcc.required() if state.cuda_compiler == "nvcc" else None
+    builder = Builder(torch_here, gpu.compute_capability, own)
     libraries.loaded(builder.library())
     try:
         return builder.build(sources)

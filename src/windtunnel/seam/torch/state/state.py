@@ -129,7 +129,7 @@ class State(Core):
         self.host_allocator = host_allocator
         self.cuda_version = cuda_version
         self.no_data, self.assume = options.no_data, options.assume
-        self.check_kernels = options.check_kernels
+        self.check_kernels, self.cuda_compiler = options.check_kernels, options.cuda_compiler
         self.stuck_after_s = options.stuck_after  # how long a rank may do nothing while others wait for it
         self.stale = options.async_copies == "stale"  # whether readers not ordered after a write get the older bytes
         if options.host_time == "measured":
