@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from importlib import metadata
 
 __version__ = "0.1.0"
 
 
 def installed(distribution: str) -> str | None:
     """The version of an installed distribution, without importing it; None where there is none."""
+    from importlib import metadata  # here: it would be half of what `import windtunnel` takes
+
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -19,6 +20,8 @@ def installed(distribution: str) -> str | None:
 @functools.cache
 def addresses() -> dict[str, str]:
     """The addresses of the repository that this installation was built from, by label; empty where it has none."""
+    from importlib import metadata
+
     try:
         found = metadata.metadata("windtunnel").get_all("Project-URL") or []
     except metadata.PackageNotFoundError:

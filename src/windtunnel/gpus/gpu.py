@@ -10,6 +10,7 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -108,10 +109,10 @@ def _require_generation(gpu: Gpu, name: str) -> None:
 
 def describe(gpu: Gpu) -> dict[str, object]:
     """A GPU as plain JSON for a trace: in full where a user's file describes it, else what reports need and its key."""
-    facts = {**asdict(gpu), "compute_capability": list(gpu.compute_capability), "aliases": list(gpu.aliases)}
+    own = {"compute_capability": list(gpu.compute_capability)}
     if _plain(gpu.key) in _files() and find(gpu.key) is gpu:
-        return {name: facts[name] for name in _DESCRIBED}
-    return facts
+        return {name: own.get(name) or copy(getattr(gpu, name)) for name in _DESCRIBED}
+    return {**asdict(gpu), **own, "aliases": list(gpu.aliases)}
 
 
 _DESCRIBED = (

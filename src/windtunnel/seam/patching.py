@@ -23,6 +23,9 @@ IMMUTABLE = 1 << 8
 SILENT = frozenset({"mpmath", "numpy", "pynvml", "sympy"})
 """Packages of many names that take neither a clock nor a constructor from elsewhere."""
 
+_PASSED: dict[frozenset[str], set[str]] = {}
+"""By what is kept, the modules that `imported` passes over: every session of a process asks for the same."""
+
 
 class Patch(NamedTuple):
     """One name to replace: `setattr(owner, name, value)`; `owner` is a module or a class."""
@@ -37,10 +40,13 @@ def imported(replaced: Mapping[int, object], kept: Collection[str]) -> Iterator[
 
     `replaced` has what stands in a function's place, by the function's identity.
     """
-    for place, module in list(sys.modules.items()):
+    passed = _PASSED.setdefault(frozenset(kept), set())
+    for place in [name for name in sys.modules if name not in passed]:
         package = place.partition(".")[0]
         if package in kept or package in SILENT:
+            passed.add(place)
             continue
+        module = sys.modules.get(place)
         names = getattr(module, "__dict__", None)
         if not isinstance(names, dict) or replaced.keys().isdisjoint(map(id, names.values())):
             continue

@@ -21,6 +21,7 @@ BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 WRAPPERS = (staticmethod, classmethod)
 WRITTEN = (FunctionType, MethodType)
 """What is written in Python, and so says how it is called."""
+CALLABLE = (*WRITTEN, *WRAPPERS)
 TESTED = {
     "torch": "torch>=2.6,<2.15",
     "triton": "triton>=3.7,<3.10",
@@ -87,6 +88,8 @@ def _nameless(parameter: Parameter) -> bool:
 
 def fitted(ours: object, stock: object) -> object:
     """`ours`, or where `stock` can be called as it cannot, a function that refuses such calls and makes the others."""
+    if not isinstance(stock, CALLABLE):
+        return ours
     if type(ours) is not type(stock) and isinstance(ours, WRAPPERS) | isinstance(stock, WRAPPERS):
         return ours  # one gets its class, and the other does not
     if not (isinstance(_inner(ours), WRITTEN) and isinstance(_inner(stock), WRITTEN)) or _is_ours(stock):

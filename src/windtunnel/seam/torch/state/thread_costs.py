@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from time import thread_time_ns
 from typing import NamedTuple
 
@@ -32,8 +33,9 @@ class BatchCost(NamedTuple):
     read: Reading = Reading()
 
 
+@cache
 def freeing_ns_per_byte() -> float:
-    """What it takes this machine to give memory back, with room for doubt."""
+    """What it takes this machine to give memory back, with room for doubt; measured once in a process."""
     memory = bytearray(FREED_PROBE)
     memory[::PAGE] = bytes(len(memory[::PAGE]))  # pages that were never written to cost nothing
     begin_ns = thread_time_ns()
