@@ -99,8 +99,9 @@ environment:
 demo: environment
 	$(RUN) -m windtunnel.demo $(ARGS)
 
-# Each prints its slowest tests: one that comes to take long is made cheaper, or marked `long`.
-PYTEST := -m pytest -n $(JOBS) --dist loadgroup -q --durations 20 --durations-min 5
+# Each prints its slowest tests: one that comes to take long is made cheaper, or marked `long`. A process takes whole
+# files, in which many tests read what one run says, in the order of tests/conftest.py.
+PYTEST := -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -q --durations 20 --durations-min 5
 
 test: environment
 	$(RUN) $(PYTEST) -m "not long and not weekly" $(ARGS)

@@ -3,6 +3,10 @@
 import gc
 import os
 import signal
+import sys
+from collections import Counter
+
+import pytest
 
 # Tests run in several processes, which share the cores already; threads of one that wait for the other's spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -17,12 +21,44 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+FIRST = (
+    "test_first_screen", "test_folding", "test_programs", "test_cluster_command", "test_pages", "test_nodata_ranks",
+    "test_determinism", "test_emulated_run", "test_recovery", "test_many_machines", "test_plan_clusters",
+)  # fmt: skip
+"""Files of minutes: begun last, each would leave the other processors idle at the end."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the tests, each takes a file after the other, those of most work first."""
+    if hasattr(config, "workerinput"):
+        sizes, places = Counter(item.path for item in items), {name: place for place, name in enumerate(FIRST)}
+        items.sort(key=lambda item: (places.get(item.path.stem, len(FIRST)), -sizes[item.path], item.path))
+
+
+MODULES = 300
+"""So many modules that tests have imported are set apart, too."""
+_apart = 0
+
+
 def pytest_collection_finish() -> None:
     """Set modules and tests apart, through which every collection and every look for living objects went.
 
     An emulation makes thousands of objects that last as long as it does, which is what a collection every 700 of them
     looks at: a sixth of a test's time.
     """
+    _set_apart()
+    gc.set_threshold(50_000, 10, 10)
+
+
+def pytest_runtest_logfinish() -> None:
+    """Set apart what tests import: PyTorch's compiler alone makes each look three times as long."""
+    if len(sys.modules) > _apart + MODULES:
+        _set_apart()
+
+
+def _set_apart() -> None:
+    global _apart
+    _apart = len(sys.modules)
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 10, 10)

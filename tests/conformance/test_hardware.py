@@ -19,7 +19,6 @@ from tools.hardware.stages import corpus, documents, facts, families, networks, 
 
 import windtunnel
 
-pytestmark = pytest.mark.xdist_group("the command for hardware")
 CONTEXT = Context("native", False, "V100", 1, "unused", short=True)
 
 

@@ -14,7 +14,7 @@ import pytest
 from windtunnel.trace.operation import Kind
 from windtunnel.trace.trace import Record, Trace
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("ranks without data")]
+pytestmark = pytest.mark.long
 """Each starts programs of its own, and most read what one pair of runs says."""
 
 PROGRAM = Path(__file__).parent / "programs" / "parallelisms.py"
