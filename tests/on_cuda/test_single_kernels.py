@@ -264,6 +264,29 @@ def test_a_graph_keeps_the_memory_of_results_that_died(session: Session) -> None
     assert not [finding for finding in session.findings() if finding.severity == "error"]
 
 
+def test_a_replay_computes_where_memory_of_the_pool_was_used_by_turns(session: Session) -> None:
+    code = 'extern "C" __global__ void first(const float *x, float *y) { y[threadIdx.x] = x[64 * threadIdx.x] + 1; }'
+    kernel = torch.cuda._compile_kernel(code, "first")
+
+    def first(x: torch.Tensor) -> torch.Tensor:
+        large = x * 2  # dies in the capture, and a smaller result takes its memory
+        y = torch.empty(64, device="cuda")
+        kernel(block=(64, 1, 1), args=[large, y])
+        del large
+        return y * 3
+
+    x = torch.ones(64 * 64, device="cuda")
+    first(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = first(x)
+    x.fill_(3)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert result.tolist() == [21.0] * 64
+    assert not [finding for finding in session.findings() if finding.severity == "error"]
+
+
 def test_a_kernel_on_another_stream_is_not_in_the_graph(session: Session) -> None:
     code = 'extern "C" __global__ void twice(const float *x, float *y) { y[threadIdx.x] = 2 * x[threadIdx.x]; }'
     kernel = torch.cuda._compile_kernel(code, "twice")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from windtunnel import ptx
@@ -36,6 +37,29 @@ class AddressMap:
         if found is not None:
             del self._starts[bisect_right(self._starts, start) - 1]
         return found
+
+    @contextmanager
+    def holding(self, allocations: Iterable[Allocation]) -> Iterator[None]:
+        """For a while these are there in place of what overlaps them: the memory is used by turns."""
+        added, hidden = [], []
+        for one in allocations:
+            known = self.allocation(one.start)
+            if known is not None and (known.start, known.size) == (one.start, one.size):
+                continue
+            end = one.start + one.size
+            over = [other for other in self if other.start < end and one.start < other.start + other.size]
+            for other in over:
+                self.remove(other.start)
+            hidden += over
+            self.add(one)
+            added.append(one.start)
+        try:
+            yield
+        finally:
+            for start in added:
+                self.remove(start)
+            for other in hidden:
+                self.add(other)
 
     def allocation(self, address: int) -> Allocation | None:
         """The range that an address is in; the byte after its end belongs to none."""

@@ -106,21 +106,17 @@ class Launched:
 
     def repeat(self, stream: Stream, captured: Sequence[Allocation], tensors: Sequence[torch.Tensor]) -> None:
         """Compute the values once more, in a graph's replay: a graph has memory of its own for what died meanwhile."""
-        launcher, arguments, added = self.launcher, bytearray(self.arguments), []
+        launcher, arguments = self.launcher, bytearray(self.arguments)
+        again: dict[int, Allocation] = {}
         for offset, address in words(self.function.kernel, self.arguments):
             for memory, tensor in zip(captured, tensors, strict=True):
                 if memory.start <= address < memory.start + max(memory.size, 1):
                     start = int(tensor.data_ptr())
                     struct.pack_into("<Q", arguments, offset, start + address - memory.start)
-                    if launcher.addresses.allocation(start) is None:
-                        launcher.addresses.add(Allocation(start, memory.size, device=memory.device))
-                        added.append(start)
-        try:
+                    again[start] = Allocation(start, memory.size, device=memory.device)
+        with launcher.addresses.holding(again.values()):
             result = launcher.compute(self.function, self.shape, bytes(arguments), stream)
             launcher.judge(self.function, result, stream)
-        finally:
-            for start in added:
-                launcher.addresses.remove(start)
 
 
 def words(kernel: ptx.Kernel, arguments: bytes) -> Iterator[tuple[int, int]]:
