@@ -21,6 +21,7 @@ RUNTIME = Path(__file__).parent / "runtime"
 FILES = ("schedule", "checks", "shadows", "counts", "atomics", "numbers", "functions")
 FLAGS = [
     "-O3",
+    "-mprefer-vector-width=512",  # a warp's cells in two vectors, where the processor has such
     "-ffreestanding",
     "-fPIC",
     "-fno-math-errno",
