@@ -157,8 +157,10 @@ def test_faults_of_host_code_are_found_at_their_lines(tmp_path: Path, right: boo
     )
     assert done.returncode == 0, done.stderr
     findings = json.loads((tmp_path / "report.json").read_text())["findings"]
-    found = {(one["code"], one["line"]) for one in findings if one["severity"] == "error"}
+    grave = {(one["code"], one["line"]): one["severity"] for one in findings if one["severity"] in ("error", "warning")}
+    found = {key for key, severity in grave.items() if severity == "error" or key[0] == "unsynchronized-access"}
     lines = {
         line.rpartition("// ")[2]: number for number, line in enumerate(PROGRAM.split("\n"), 1) if ";  // " in line
     }
     assert found == (set() if right else {(code, lines[mark]) for mark, code in FAULTS.items()})
+    assert right or grave["unsynchronized-access", lines["pageable"]] == "warning"  # mostly, the bytes arrive in time

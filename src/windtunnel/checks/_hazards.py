@@ -60,7 +60,7 @@ class HazardCheck(Check):
             found.append(
                 Finding(
                     self.code,
-                    "info" if library else self.severity,
+                    "info" if library else self.judge(hazard),
                     self.message(hazard) + owner,
                     self.advice(hazard),
                     hazard.second,
@@ -72,6 +72,10 @@ class HazardCheck(Check):
                 )
             )
         return found
+
+    def judge(self, hazard: Hazard) -> Severity:
+        """How grave it is."""
+        return self.severity
 
     def message(self, hazard: Hazard) -> str:
         """What happened, and why it is wrong."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from windtunnel.checks._hazards import HazardCheck, actor
+from windtunnel.trace.finding import Severity
 from windtunnel.trace.operation import Hazard
 
 
@@ -23,7 +24,8 @@ class UnsynchronizedAccess(HazardCheck):
     there.
 
     In CUDA C++, a copy from pageable memory returns once its bytes are staged, `cudaMemcpy` too (CUDA Runtime API, "API
-    synchronization behavior"): a stream of `cudaStreamNonBlocking` has to wait for them.
+    synchronization behavior"): a stream of `cudaStreamNonBlocking` has to wait for them. That is a `warning`: they
+    mostly arrive in time.
 
     ## Why it is bad
     The second access may run before, during or after the first. The values are sometimes wrong: on another card, at
@@ -49,10 +51,19 @@ class UnsynchronizedAccess(HazardCheck):
 
     code: ClassVar = "unsynchronized-access"
 
+    def judge(self, hazard: Hazard) -> Severity:
+        """A warning where the bytes have left the host's memory already."""
+        return "warning" if hazard.first_access == "staged" else self.severity
+
     def message(self, hazard: Hazard) -> str:
         """Which streams, which lines, in which order the program has them."""
         second = "writes to" if hazard.second_access == "write" else "reads"
         first = "wrote" if hazard.first_access == "write" else "read"
+        if hazard.first_access == "staged":
+            return (
+                f"{actor(hazard.second_lane)} {second} memory to which {actor(hazard.first_lane)} copies from pageable "
+                f"memory ({hazard.first}), and nothing makes it wait: the copy has returned once its bytes were staged"
+            )
         return (
             f"{actor(hazard.second_lane)} {second} memory that {actor(hazard.first_lane)} {first} ({hazard.first}), "
             "and nothing makes it wait: it may run first"

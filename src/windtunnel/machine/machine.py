@@ -104,6 +104,7 @@ class Machine:
         self.event_ns = 0
         self.on_order: Callable[[], None] | None = None
         self.known: dict[int, Known] = {}
+        self._staged: set[tuple[int, int]] = set()  # copies whose bytes may arrive after the host went on
         self._names: dict[str, int] = {}  # the signatures that are a name alone
 
     # ------------------------------------------------------------------ hosts
@@ -441,12 +442,11 @@ class Machine:
     def synchronize_stream(
         self, host: HostThread, stream: Stream, name: str = "cudaStreamSynchronize", site: int = 0, but_last: int = 0
     ) -> int:
-        """Let the host wait for all that was submitted to a stream; returns for how long, in ns.
-
-        It is not ordered after the last `but_last` of it: a copy from pageable memory returns before its bytes arrive.
-        """
+        """Let the host wait for all that was submitted to a stream; returns for how long, in ns. It is not ordered
+        after the last `but_last` of it: a copy from pageable memory returns before its bytes arrive."""
         if stream.capture is not None:
             raise stream.capture.fail(capture.UNSUPPORTED)
+        self._staged |= {(stream.agent, stream.epoch)} if but_last else set()
         order = {**stream.order, stream.agent: stream.epoch - but_last}
         return self._synchronize(host, stream, stream.ready_ns, order, name, site)
 
@@ -533,7 +533,7 @@ class Machine:
             trace.sites[second.site],
             trace.lanes[first.lane],
             trace.lanes[second.lane],
-            "write" if first.write else "read",
+            "staged" if (first.agent, first.epoch) in self._staged else "write" if first.write else "read",
             "write" if second.write else "read",
             max(0, min(first.end, second.end) - max(first.start, second.start)),
             trace.sites[allocated],

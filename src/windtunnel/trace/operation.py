@@ -127,7 +127,7 @@ class Hazard(NamedTuple):
     second: Site
     first_lane: Lane
     second_lane: Lane
-    first_access: str  # "read" or "write"
+    first_access: str  # "read", "write", or "staged": a copy from pageable memory that has returned
     second_access: str
     size_bytes: int
     allocated: Site = UNKNOWN_SITE
