@@ -539,3 +539,22 @@ def test_what_a_launch_has_counted_is_no_conflict_of_a_later_one() -> None:
     x = np.zeros(254 * 256, np.float32)  # its notes are as long as those of the lines that were counted
     for _ in range(3):
         assert not launch(source, [x], (254,), (256,)).faults
+
+
+def test_flags_that_several_set_are_no_fault() -> None:
+    """As in Rodinia's BFS, and in every "has anything changed?"."""
+    source = """KERNEL k(const float *x, float *flag, float *y) {
+  __shared__ float s;
+  if (threadIdx_x == 0) s = 0;
+  __syncthreads();
+  if (x[threadIdx_x] > 0) s = 1, flag[0] = 1;
+  __syncthreads();
+  y[blockIdx_x * 64 + threadIdx_x] = s;
+}"""
+    x, flag, y = np.ones(64, np.float32), np.zeros(1, np.float32), np.zeros(256, np.float32)
+    done = launch(source, [x, flag, y], (4,), (64,))
+    assert (flag[0], y.sum()) == (1, 256)
+    assert [fault.kind for fault in done.faults] == ["same-value"]
+    other = source.replace("flag[0] = 1", "flag[0] = blockIdx_x / 2").replace("s = 1", "s = threadIdx_x / 32")
+    kinds = {fault.kind for fault in launch(other, [x, flag, y], (4,), (64,)).faults}
+    assert {"block-conflict", "shared-race"} <= kinds

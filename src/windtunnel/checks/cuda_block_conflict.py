@@ -8,6 +8,8 @@ from windtunnel.checks._cuda import CudaKernelCheck
 from windtunnel.checks._notes import NotedLine
 from windtunnel.trace.finding import Severity
 
+SAME_VALUE = "same-value"
+
 
 class CudaBlockConflict(CudaKernelCheck):
     """Blocks of one launch use the same memory, and one of them writes it.
@@ -18,7 +20,8 @@ class CudaBlockConflict(CudaKernelCheck):
     atomics, and an atomic addition to what another block has set. What one block hands on to another is no conflict:
     by a fence (`__threadfence()`) and an atomic or volatile access behind it that the other block asks, or at a barrier
     of the whole grid. A load through the cache of read-only data (`__ldg`, or a `const __restrict__` pointer) of what
-    the launch writes counts, too.
+    the launch writes counts, too. Where all blocks wrote the same value, as a flag that several set, it is a remark
+    (`info`).
 
     ## Why it is bad
     Blocks run in any order, several at once: the last one to write wins, and which one that is changes from run to run.
@@ -38,8 +41,14 @@ class CudaBlockConflict(CudaKernelCheck):
     code: ClassVar = "cuda-block-conflict"
     severity: ClassVar[Severity] = "error"
 
+    def judge(self, line: NotedLine) -> Severity:
+        """A remark where all wrote what was there already."""
+        return "info" if {note.get("kind") for note in line.notes} == {SAME_VALUE} else self.severity
+
     def advice(self, line: NotedLine) -> str:
         """What to change."""
+        if line.word("kind") == SAME_VALUE:
+            return "nothing, if blocks can only write this one value"
         if line.word("kind") == "read-only-cache":
             return "read what the launch writes by a plain load, from a pointer without `__restrict__`"
         return "use an atomic function, or give each block a place of its own and add these up in a second kernel"

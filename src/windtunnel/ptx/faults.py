@@ -12,12 +12,14 @@ KINDS = {
     10: "local-out-of-bounds", 11: "assertion", 12: "trap", 13: "deadlock", 14: "warp-race", 15: "missed-barrier",
     16: "endless-wait", 17: "endless-loop", 18: "copy-under-way",
     19: "global-race", 20: "global-warp-race", 21: "read-only-cache", 22: "other-allocation",
-    23: "absent-lane",
+    23: "absent-lane", 24: "same-value",
 }  # fmt: skip
 TRAPS = {
     1: "cudaErrorIllegalAddress", 2: "cudaErrorMisalignedAddress", 3: "cudaErrorAssert", 4: "cudaErrorLaunchFailure",
     5: "cudaErrorLaunchTimeout",
 }  # fmt: skip
+SAME_VALUE = "same-value"
+"""Of blocks that write one value to one place, such as a flag: their order does not matter."""
 VERBS = {"load": "reads", "store": "writes", "atomic": "updates"}
 BESIDE_ATOMICS = 3
 ABSENT = "absent-lane"
@@ -25,7 +27,7 @@ ABSENT = "absent-lane"
 DID = {0: "wrote", 1: "wrote", 2: "read", BESIDE_ATOMICS: "updates by atomics"}
 RACES = (
     "shared-race", "warp-race", "copy-under-way", "global-race", "global-warp-race", "read-only-cache",
-    "block-conflict",
+    "block-conflict", "same-value",
 )  # fmt: skip
 FAR = 1 << 40
 
@@ -142,6 +144,8 @@ def _raced(i: Incident, act: str, where: str) -> str:
         return f"{act} of shared memory that {anyone} {did} with no barrier between them"
     if i.kind == "warp-race":
         return f"{act} of shared memory that {thread} of its warp {did} with no __syncwarp() between them"
+    if i.kind == SAME_VALUE:
+        return f"{act}{where} where {block} wrote the same value in the same launch"
     if i.kind == "block-conflict":
         return f"{act}{where} that {block} {did} in the same launch: blocks run in any order"
     barrier = "__syncthreads()" if i.kind == "global-race" else "__syncwarp()"

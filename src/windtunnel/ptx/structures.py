@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, Structure, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_int32, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
 
 LANES = 32
-HOT = 64
+HOT = SUSPECTS = 64
 SEEN_BYTES = 16 << 14
 """Of the table of lines that a block has touched."""
 ORDER_BYTES = 12
@@ -57,6 +57,12 @@ class Hot(Structure):
     ]
 
 
+class Suspect(Structure):
+    _fields_ = [
+        ("fault", Fault), ("place", c_uint64), ("size", c_int32), ("same", c_int32), ("before", c_uint8 * 16),
+    ]  # fmt: skip
+
+
 class Machine(Structure):
     _fields_ = [
         ("regions", POINTER(Region)), ("region_count", c_int64),
@@ -74,6 +80,7 @@ class Machine(Structure):
         ("pool", c_void_p), ("pool_used", c_int64), ("generation", c_uint32), ("together", c_uint32),
         ("chosen", c_int32), ("chosen_site", c_int32), ("clocks", c_int64), ("lanes", c_void_p),
         ("copies", c_int64), ("hot", Hot * HOT),
+        ("suspected", c_int64), ("suspects", Suspect * SUSPECTS),
     ]  # fmt: skip
 
 

@@ -1,12 +1,35 @@
 // What each access of a warp is checked and counted for.
 #include "runtime.h"
 
-void report(Context *c, int kind, int site, int thread, int other, uint64_t address, int64_t detail) {
-  Machine *m = c->machine;
+static void add_fault(Machine *m, Fault fault) {
   for (int64_t i = 0; i < m->fault_count; i++)
-    if (m->faults[i].site == site && m->faults[i].kind == kind) { m->faults[i].count++; return; }
-  if (m->fault_count >= m->fault_room) return;
-  m->faults[m->fault_count++] = (Fault){kind, site, thread, (int32_t)c->linear, other, 1, address, detail};
+    if (m->faults[i].site == fault.site && m->faults[i].kind == fault.kind) { m->faults[i].count++; return; }
+  if (m->fault_count < m->fault_room) m->faults[m->fault_count++] = fault;
+}
+
+void report(Context *c, int kind, int site, int thread, int other, uint64_t address, int64_t detail) {
+  add_fault(c->machine, (Fault){kind, site, thread, (int32_t)c->linear, other, 1, address, detail});
+}
+
+// A store is about to happen that is a fault unless it leaves memory as it is.
+void suspect(Context *c, Fault fault, int same, uint64_t place, int size) {
+  Machine *m = c->machine;
+  if (size > SUSPECT_BYTES || m->suspected == SUSPECTS) { add_fault(m, fault); return; }
+  Suspect *s = &m->suspects[m->suspected++];
+  s->fault = fault, s->place = place, s->size = size, s->same = same;
+  for (int j = 0; j < size; j++) s->before[j] = ((uint8_t *)place)[j];
+}
+
+// What was about to happen has.
+void settle(Machine *m) {
+  for (int64_t i = 0; i < m->suspected; i++) {
+    Suspect *s = &m->suspects[i];
+    int changed = 0;
+    for (int j = 0; j < s->size; j++) changed |= s->before[j] != ((uint8_t *)s->place)[j];
+    if (!changed) s->fault.kind = s->same;
+    if (s->fault.kind) add_fault(m, s->fault);
+  }
+  m->suspected = 0;
 }
 
 static Region *find(Machine *m, uint64_t address) {
@@ -119,6 +142,7 @@ static int line(Context *c, Frame *f, Groups *g, int space) {
 static __attribute__((noinline)) int groups(int shape, int bits, const uint64_t *starts, int size, int code, int site, Context *c, Frame *f) {
   Groups g = {{starts[0], starts[1], starts[2], starts[3]}, .runs = 4, .size = size, .shape = shape, .kind = code & 15, .constant = code >> 8, .site = site, .lanes = LANES, .bits = (uint32_t)bits};
   int space = code >> 4 & 15, good = 0;
+  if (c->machine->suspected) settle(c->machine);
   if (c->trap || !bits || space > 1) return 0;
   if (shape == NEIGHBOURS && bits == -1) return line(c, f, &g, space);
   if (shape == NEIGHBOURS) { // of the lanes that take part, if these are neighbours
@@ -181,6 +205,7 @@ int wt_access(const uint64_t *a, int bits, int size, int code, int site, Context
   uint64_t local_end = f->local + (uint64_t)LANES * c->local_bytes;
   Region *last = 0;
   uint64_t place[LANES]; // as a GPU would see it: allocations are aligned, local memory lies lane beside lane
+  if (m->suspected) settle(m);
   if (c->trap) return 0;
   m->access++;
   for (uint32_t b = (uint32_t)bits; b; b &= b - 1) {
@@ -251,6 +276,7 @@ void wt_bulk(int bits, const uint64_t *to, const uint64_t *from, const uint64_t 
 // A block begins: what blocks before it did to shared memory is of another epoch.
 void wt_block(Context *c) {
   Machine *m = c->machine;
+  if (m->suspected) settle(m);
   if (m->shadow) m->shadow[0] = ++m->epoch;
   m->epoch++;
   if (!m->together) m->generation++, m->pool_used = 0;

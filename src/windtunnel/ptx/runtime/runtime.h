@@ -36,6 +36,15 @@ typedef struct {
   int64_t detail;
 } Fault;
 
+// A store to what another has written too, until it is seen whether it changed anything: several may write one value.
+enum { SUSPECTS = 64, SUSPECT_BYTES = 16 };
+typedef struct {
+  Fault fault;
+  uint64_t place;
+  int32_t size, same; // the kind of fault if it is the same value; 0: none
+  uint8_t before[SUSPECT_BYTES];
+} Suspect;
+
 // What a block did to its shared memory, a cell for 1 << grain bytes: as many arrays, since lanes go side by side.
 enum {
   WROTE,    // the epoch of the last write; before the block's first one: none
@@ -138,6 +147,8 @@ typedef struct {
   Lanes *lanes;     // of each warp, MEMORY and ANYTHING; null: lanes meet all at once
   int64_t copies;   // where the threads' Copies lie behind a block's shadow, or 0: it makes none
   Hot hot[HOT];
+  int64_t suspected;
+  Suspect suspects[SUSPECTS];
 } Machine;
 #define SEEN (1 << 14)
 #define MOST_SPINS (1 << 22)
@@ -222,7 +233,7 @@ enum { GROUP = 8 }; // lanes of which access.py knows how they lie
 enum { READ_ONLY = 1, ADDS = 1, SUMS = 2 }; // of a load; of an atomic
 enum { OUT_OF_BOUNDS = 1, UNINITIALIZED, MISALIGNED, RACE, CONFLICT, SHARED_OUT_OF_BOUNDS, SHARED_UNINITIALIZED,
        DIVERGENT_BARRIER, MISSING_LANES, LOCAL_OUT_OF_BOUNDS, ASSERTION, TRAPPED, HANGING, WARP_RACE, EXITED, SPINNING, ENDLESS,
-       UNDER_WAY, OWN_RACE, OWN_WARP_RACE, CACHED, NEIGHBOUR, ABSENT };
+       UNDER_WAY, OWN_RACE, OWN_WARP_RACE, CACHED, NEIGHBOUR, ABSENT, SAME_VALUE };
 enum { TRAP_NONE, TRAP_ADDRESS, TRAP_MISALIGNED, TRAP_ASSERT, TRAP_INSTRUCTION, TRAP_DEADLOCK, TRAP_INTERRUPTED };
 #define MANY 0x7fffffffu
 #define ATOMICALLY 0x80000000u
@@ -230,6 +241,8 @@ enum { TRAP_NONE, TRAP_ADDRESS, TRAP_MISALIGNED, TRAP_ASSERT, TRAP_INSTRUCTION, 
 #define NUMBER 0x3fffffffu
 
 void report(Context *c, int kind, int site, int thread, int other, uint64_t address, int64_t detail);
+void suspect(Context *c, Fault fault, int same, uint64_t place, int size);
+void settle(Machine *m);
 
 // counts.c
 void count_lanes(Context *c, int kind, Site *s, const uint64_t *a, uint32_t bits, int size);

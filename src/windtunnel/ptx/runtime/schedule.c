@@ -251,6 +251,7 @@ int wt_run(Context *c, char *frames, Step whole, Step partial, const uint32_t *a
     begin_block(c, frames, alive);
     run_block(c, frames, whole, partial, alive);
   }
+  settle(c->machine);
   c->machine->take_back(c->machine->thread);
   return c->trap;
 }
@@ -330,6 +331,7 @@ int wt_run_together(Context *c, char *frames, Residents *r, const Variants *v, c
       hangs(c, enter(c, r, slot));
     }
   }
+  settle(c->machine);
   c->machine->take_back(c->machine->thread);
   return c->trap;
 }

@@ -322,7 +322,7 @@ void global_shadow(Context *c, Region *r, uint64_t p, int size, int site, int th
       if (other_wrote && (!atomically || m->unfenced || summed)) report(c, CONFLICT, site, thread, writer, p, atomically ? 3 : 0);
       if (r->reader) r->reader[w] = current(read, base) && read != me ? m->several : me;
     } else if (kind == STORE) {
-      if (other_wrote) report(c, CONFLICT, site, thread, writer, p, 1);
+      if (other_wrote) suspect(c, (Fault){CONFLICT, site, thread, (int32_t)c->linear, writer, 1, p, 1}, SAME_VALUE, p, size);
       if (current(read, base) && read != me && !ordered(c, read)) report(c, CONFLICT, site, thread, read == m->several ? -1 : (int)(read - base) - 1, p, 2);
       r->writer[w] = me;
     } else {
@@ -430,8 +430,9 @@ void shared_shadow(Context *c, uint64_t offset, int size, int site, int thread, 
     if (m->atomics) beside_atomics(c, q, site, thread, kind, offset);
     else if (kind == ATOMIC) continue;
     if (writer != thread && since(m, warp, writer / LANES, cell[WROTE * step])) {
-      if (writer / LANES != warp) report(c, RACE, site, thread, writer, offset, 1);
-      else if (!met_since(m, thread, writer, cell[WRITER * step] >> 16, MEMORY) && cell[WRITE_ACCESS * step] != m->access) report(c, WARP_RACE, site, thread, writer, offset, 1);
+      int race = writer / LANES != warp ? RACE : !met_since(m, thread, writer, cell[WRITER * step] >> 16, MEMORY) && cell[WRITE_ACCESS * step] != m->access ? WARP_RACE : 0;
+      if (race && kind == STORE) suspect(c, (Fault){race, site, thread, (int32_t)c->linear, writer, 1, offset, 1}, 0, c->shared_base + offset, size);
+      else if (race) report(c, race, site, thread, writer, offset, 1);
     }
     if (kind == ATOMIC) continue;
     if (kind == LOAD) {

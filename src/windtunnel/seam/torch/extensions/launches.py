@@ -51,6 +51,7 @@ CODES = {
     "warp-race": "cuda-shared-race",
     "copy-under-way": "cuda-shared-race",
     "block-conflict": "cuda-block-conflict",
+    "same-value": "cuda-block-conflict",
     "global-race": "cuda-shared-race",
     "global-warp-race": "cuda-shared-race",
     "read-only-cache": "cuda-block-conflict",
