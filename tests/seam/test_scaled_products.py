@@ -90,7 +90,10 @@ def close(found: torch.Tensor, wanted: torch.Tensor, k: int) -> None:
     assert error.max().item() <= max(1, k) * 2**-24 * most * 8 + 2**-24
 
 
-SEEDS = range(int(os.environ.get("PRODUCT_SEEDS", "25")))
+SEEDS = [
+    pytest.param(seed, marks=[pytest.mark.long] if seed >= 8 else [])
+    for seed in range(int(os.environ.get("PRODUCT_SEEDS", "25")))
+]
 """`make products` draws 200."""
 
 

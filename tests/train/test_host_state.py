@@ -39,6 +39,7 @@ STAY_EAGER = {
 }
 
 
+@pytest.mark.long  # three trainings each
 @pytest.mark.parametrize("name", CASES)
 def test_on_an_emulated_gpu(name, gpu):
     """With and without a CUDA graph; the status says in a sentence why there is none."""
