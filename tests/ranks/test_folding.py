@@ -15,9 +15,9 @@ VALID = (
     "batch_ripple_valid",
     "replicas_of_a_mesh_seeded_valid",
 )
-UNLIKE = (
-    "one in the middle", "odd ranks", "one message", "objects", "layers dropped by chance", "counted in a store",
-)  # fmt: skip
+UNLIKE = ("one in the middle", "one message", "objects", "counted in a store")
+UNLIKE_WEEKLY = ("odd ranks", "layers dropped by chance")
+"""By a condition on the rank, and by numbers of each rank's own, as tests/cli/test_cluster_command.py has them."""
 
 
 def run(*words):
@@ -37,14 +37,16 @@ def test_played_ranks_do_what_real_ones_do():
 
 
 @pytest.mark.long
-def test_ranks_that_differ_are_found_and_played():
-    text, done = run("tools.folding.unlike", *UNLIKE)
+@pytest.mark.parametrize("names", [UNLIKE, pytest.param(UNLIKE_WEEKLY, marks=pytest.mark.weekly)])
+def test_ranks_that_differ_are_found_and_played(names):
+    text, done = run("tools.folding.unlike", *names)
     assert done.returncode == 0, text + done.stderr[-2000:]
-    assert text.count("right ") == len(UNLIKE)
+    assert text.count("right ") == len(names)
 
 
 @pytest.mark.long
-def test_a_rank_that_does_not_run_for_seconds_changes_nothing():
-    text, done = run("tools.folding.disturbed", "tests/ranks/programs/tensor_parallel_valid.py")
+@pytest.mark.parametrize("runs", ["2", pytest.param("5", marks=pytest.mark.weekly)])
+def test_a_rank_that_does_not_run_for_seconds_changes_nothing(runs):
+    text, done = run("tools.folding.disturbed", "--runs", runs, "tests/ranks/programs/tensor_parallel_valid.py")
     assert done.returncode == 0, text + done.stderr[-2000:]
     assert text.count("equal ") == 1
