@@ -135,6 +135,14 @@ def test_an_in_place_form_shares_the_facts_of_its_operator() -> None:
     assert not card("aten::copy").access
 
 
+def test_what_transfers_and_what_overwrites() -> None:
+    """What a rehearsal without data, a graph's replay, compiled programs and reports of the host ask a card for."""
+    names = [name for name in rows() if card(f"aten::{name}").transfers]
+    assert sorted(names) == ["_to_copy", "copy_"]
+    names = [name for name in rows() if card(f"aten::{name}").overwrites]
+    assert sorted(names) == ["copy_", "fill_", "zero_"]
+
+
 def test_a_library_s_operator_has_a_class_and_nothing_else() -> None:
     assert card("mylib::nonzero") == Card(kind=classify("aten::nonzero"))
 

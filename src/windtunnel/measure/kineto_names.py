@@ -24,8 +24,6 @@ WAITS = frozenset(
 PYTHON = frozenset({"Tensor.tolist", "Tensor.__repr__"})
 """Functions of Python that wait, in the words of emulated traces."""
 
-COPYING = frozenset({"aten::copy_", "aten::_to_copy", "aten::to"})
-
 COPIES = {
     "Memcpy PtoP (Device -> Device)": "Memcpy PtoP (Device -> Device)",
     "CopyHostToDevice": "Memcpy HtoD (Pageable -> Device)",
@@ -80,6 +78,6 @@ def waiting_operator(call: str, operators: Sequence[Mapping[str, object]]) -> st
     for name in names:
         if name in PYTHON or card(name).waits:
             return name
-        if name in COPYING and PYTHON.isdisjoint(names):
+        if (name == "aten::to" or card(name).transfers) and PYTHON.isdisjoint(names):
             return "cudaMemcpy (blocking)"
     return call

@@ -60,6 +60,8 @@ class Card:
 
     hands: Literal["", "on", "part"] = ""
     """It looks at no value of its tensors: it hands all of them on, or the part that indices or a mask choose."""
+    transfers: bool = False
+    """It copies from one device to another, the host's values among them."""
 
     # How its values come about without a GPU.
     moves: bool = False
@@ -137,6 +139,11 @@ class Card:
     # Rehearsals without data.
     exact: bool | Literal["from shapes"] = False
     """It is run on the values that are known too; "from shapes": they follow from numbers and shapes."""
+
+    @property
+    def overwrites(self) -> bool:
+        """Whether nothing is left of the values of its first argument, and those that it gets are known."""
+        return self.access == "writes" and self.exact is True
 
 
 @cache

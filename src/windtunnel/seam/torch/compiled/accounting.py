@@ -41,7 +41,6 @@ META = torch.device("meta")
 CPU_DEVICE = torch.device("cpu")
 DRAWING = {"run_and_save_rng_state": 0, "graphsafe_run_with_rng_state": 0, "run_with_rng_state": 1}
 """Operators around a random one that Inductor leaves to PyTorch, and which argument that is."""
-COPIES = frozenset({"aten::copy_", "aten::_to_copy"})
 
 
 class Accounting(Dispatch):
@@ -101,7 +100,7 @@ class Accounting(Dispatch):
             self.tag(out, device)
         if call.plan.view:
             self.local.host.now_ns += self.machine.devices[device].cost.view_ns
-        elif call.plan.name in COPIES and self._crosses(call.args, out):
+        elif call.plan.card.transfers and self._crosses(call.args, out):
             self.transfer(call, out)
         else:
             self.submit(call, out)
@@ -160,11 +159,8 @@ class Accounting(Dispatch):
 
     def transfer(self, call: Call, out: object) -> None:
         """A copy between the host and a device, or two devices, for which the host waits."""
-        tensors = tensors_in((*call.args, out))
-        if call.plan.name == "aten::copy_":
-            transfer(self.state, tensors[1], tensors[0], False, late=False)
-        else:
-            transfer(self.state, tensors[0], tensors[-1], False, late=False)
+        written, source = call.args[:2] if call.plan.mutated else (tensors_in((out,))[0], call.args[0])
+        transfer(self.state, source, written, False, late=False)
 
 
 class Pricing(Accounting):

@@ -235,7 +235,7 @@ class Graph:
                 kwargs: Keywords = {name: tensors_of(value) for name, value in step.call.kwargs.items()}
             except LookupError:
                 raise RuntimeError(DEAD.format(1, f"the tensors that {plan.name} reads and writes")) from None
-            if plan.name == "aten::copy_" and tag_of(args[0]).device == CPU and tag_of(args[1]).device >= 0:
+            if plan.card.transfers and plan.mutated and tag_of(args[0]).device == CPU and tag_of(args[1]).device >= 0:
                 start, stop = byte_range(args[0])
                 lane = state.machine.lane(state.local.host, stream)
                 access = Access(stream.agent, stream.epoch, start, stop, True, lane, site)

@@ -20,7 +20,6 @@ from windtunnel.seam.torch.tags import NOWHERE, storage_of
 
 Tensor = torch.Tensor
 FIRST = (0,)
-COPIES = ("aten::copy_",)
 MOST_OFFSETS = 4096
 """Of so many elements at most it is decided whether two lie at one place."""
 
@@ -39,7 +38,7 @@ def look(state: State, call: Call) -> None:
             if (
                 read is not written
                 and storage_of(read)._wt is tag
-                and _crosses(written, read, call.plan.name in COPIES)
+                and _crosses(written, read, call.plan.card.transfers)
             ):
                 what = "reads"
         one_value = call.plan.card.access == "writes" and all(one is written or one.numel() == 1 for one in given)

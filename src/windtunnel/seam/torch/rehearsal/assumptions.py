@@ -17,7 +17,7 @@ from windtunnel.errors import UnsupportedError
 from windtunnel.seam.torch.plans.arguments import Arguments, Kernel, Keywords, tensors_in
 from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.rehearsal import library_questions, untouched
-from windtunnel.seam.torch.rehearsal.known import MOST, OVERWRITING, KnownValues, fills_its_memory
+from windtunnel.seam.torch.rehearsal.known import MOST, KnownValues, fills_its_memory
 from windtunnel.seam.torch.rehearsal.routed import Routed
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import FLOATING, HOST_TAG, Storage, Tag, is_physically_meta, storage_of, tag_of
@@ -67,8 +67,6 @@ KEEP_SHAPES = "keep the shape (torch.where and masked_fill do, nonzero_static an
 GIVE_MINLENGTH = "give `minlength`, which is then the result's size"
 
 Number = bool | int | float
-BRINGING = ("aten::_to_copy", *OVERWRITING)
-"""Operators that bring the host's values to a device."""
 UNARY = frozenset(f"aten::{name}" for name in ("logical_not", "bitwise_not", "any", "all", *SAME))
 ABSORBING = {
     **dict.fromkeys((f"aten::{name}" for name in ("mul", "logical_and", "bitwise_and", "__and__")), False),
@@ -102,7 +100,7 @@ class Assumptions:
 
     def _carry_shared(self, call: Call, out: object) -> None:
         """What is made of shared numbers alone is shared."""
-        first = 1 if call.plan.name in OVERWRITING else 0  # what was there before does not matter
+        first = 1 if call.plan.card.overwrites else 0  # what was there before does not matter
         given, made = tensors_in((*call.args[first:], *call.kwargs.values())), tensors_in((out,))
         if given and all(tag_of(one) in self.shared or self._is_number(one) for one in given):
             self.share(self._placed(one, call.device) for one in made)
@@ -123,7 +121,8 @@ class Assumptions:
         name = call.plan.name.removesuffix("_")
         may_tell = self.known or self.unequal or name in TELLING or (exact.any and name in ABSORBING)
         found = self._result(name, call.args, call.kwargs, out) if may_tell else None
-        may_begin = exact.any or call.plan.card.exact == "from shapes" or call.plan.name in BRINGING
+        known = call.plan.card
+        may_begin = exact.any or known.exact == "from shapes" or known.transfers or known.overwrites
         made = exact.ran(call, out) if may_begin else ()
         absent = name == SOUGHT and bool(exact.guess)  # what was guessed is none of the special elements
         for tensor, values in zip(tensors_in((out,)), () if absent else made, strict=False):

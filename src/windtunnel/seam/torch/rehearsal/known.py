@@ -20,7 +20,6 @@ MOST = 1 << 16
 """Elements: the tokens of a large batch. What is larger decides nothing, and would cost time."""
 ROUTED = 1 << 24
 """Elements of what comes of indices that are taken for others: it decides which tokens an expert gets."""
-OVERWRITING = ("aten::copy_", "aten::fill_", "aten::zero_")
 ZEROS = ("aten::zeros", "aten::zeros_like", "aten::new_zeros")
 
 
@@ -91,7 +90,7 @@ class KnownValues:
                 self.any = self.any or out.numel() == 1
                 storage_of(out)._wt_zeros = self.any
             return ()
-        if call.plan.name in OVERWRITING and self._overwritten(call.args[0], *call.args[1:2]):
+        if call.plan.card.overwrites and self._overwritten(call.args[0], *call.args[1:2]):
             return ()
         taken = self._taken(call)
         if taken is None:

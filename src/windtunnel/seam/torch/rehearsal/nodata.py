@@ -191,17 +191,18 @@ class DatalessDispatch(Dispatch):
         return values(self.state, tensor)
 
     def _to_host(self, call: Call) -> Result:
-        name, args = call.plan.name, call.args
-        if name == "aten::_to_copy" and tag_of(args[0]).device >= 0 and is_physically_meta(args[0]):
-            return values(self.state, args[0], call.kwargs.get("dtype"))
-        if name == "aten::copy_" and tag_of(args[1]).device >= 0 and is_physically_meta(args[1]):
-            if self.state.assumptions.is_large(args[1]):
-                self.state.assumptions.note("copy", value=str(args[1].nbytes))
-                return untouched.mark(args[0])
-            made = values(self.state, args[1])
-            written = args[0].copy_(made)
-            return untouched.mark(written) if untouched.is_made_up(made) else written
-        return super().compute(call)
+        plan, args = call.plan, call.args
+        source = args[len(plan.mutated)] if plan.card.transfers else None
+        if source is None or tag_of(source).device < 0 or not is_physically_meta(source):
+            return super().compute(call)
+        if not plan.mutated:
+            return values(self.state, source, call.kwargs.get("dtype"))
+        if self.state.assumptions.is_large(source):
+            self.state.assumptions.note("copy", value=str(source.nbytes))
+            return untouched.mark(args[0])
+        made = values(self.state, source)
+        written = args[0].copy_(made)
+        return untouched.mark(written) if untouched.is_made_up(made) else written
 
 
 def values(state: State, tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:

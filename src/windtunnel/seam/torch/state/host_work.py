@@ -29,6 +29,7 @@ from typing import NamedTuple
 import torch
 
 from windtunnel.machine.machine import Machine
+from windtunnel.operators.card import card
 from windtunnel.seam.sites import LIBRARY, OURS, PROGRAM, Sites, kind_of, shown
 from windtunnel.seam.torch.state.looks import Frame, Sampler, can_look
 from windtunnel.seam.torch.state.sources import is_generator
@@ -55,8 +56,8 @@ CALLING = tuple(
 MAPPED = tuple(f"{os.sep}numpy{os.sep}{name}{os.sep}memmap.py" for name in ("_core", "core"))
 """Where files are read without a call that the system counts."""
 _graph_task = torch._C._current_graph_task_id
-FEEDING = ("aten::_to_copy", "aten::copy_", "aten::lift_fresh", "aten::lift_fresh_copy", "aten::stack", "aten::cat")
-"""What takes data from the host's own memory on."""
+FEEDING = ("aten::lift_fresh", "aten::lift_fresh_copy", "aten::stack", "aten::cat")
+"""What takes data from the host's own memory on, besides what transfers."""
 MOST_STEPS, MOST_LINES, MOST_FRAMES = 100_000, 64, 12
 FREED_LEAST = 1 << 20
 ROUNDS = 5
@@ -176,7 +177,11 @@ class HostWork:
                 if chain is not None:
                     self.seen[chain, LOADER] += elapsed
             return
-        feeds = name in FEEDING or any(isinstance(one, torch.Tensor) and device_of(one) < 0 for one in args)
+        feeds = (
+            name in FEEDING
+            or card(name).transfers
+            or any(isinstance(one, torch.Tensor) and device_of(one) < 0 for one in args)
+        )
         end = _program_frames(sys._getframe(2)) if feeds else ()
         read = self._read_site() if feeds else UNKNOWN_SITE
         for chain, elapsed in seen:
