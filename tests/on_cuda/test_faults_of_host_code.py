@@ -125,8 +125,19 @@ void other(bool right) {
   cudaError_t error = cudaEventRecord(event, s);
   if ((error == cudaSuccess) != right) exit(3);
 }
+// Elements in place of bytes, the wrong way round; memory that is given back twice.
+void beyond(bool right) {
+  float *x = device();
+  cudaMemset(x, 0, 4 * n);
+  cudaMemcpy(host, x, 4 * (n + !right), cudaMemcpyDeviceToHost);  // beyond
+  cudaMemcpy(x, host, 4 * n, right ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost);  // direction
+  float *y = device();
+  if (!right) cudaFree(y);
+  cudaFree(y);  // twice
+}
 int main(int count, char **words) {
-  void (*parts[])(bool) = {stale, early, registered, mapped, constant, unwaited, pageable, unwritten, small, other};
+  void (*parts[])(bool) = {
+    stale, early, registered, mapped, constant, unwaited, pageable, unwritten, small, other, beyond};
   for (auto part : parts) {
     part(count > 1);
     cudaDeviceSynchronize();
@@ -144,6 +155,9 @@ FAULTS = {
     "sum": "cuda-uninitialized",
     "small": "cuda-uninitialized",
     "other": "cuda-unchecked-launch",
+    "beyond": "cuda-unchecked-launch",
+    "direction": "cuda-unchecked-launch",
+    "twice": "cuda-unchecked-launch",
 }
 """The findings, by the word at the end of the line."""
 

@@ -61,6 +61,12 @@ def bus_width(device: Device) -> int:
     return round(gpu.memory_bandwidth_bytes_per_s * 8 / (2e6 * gpu.memory_clock_mhz))
 
 
+OF_MEMORY = frozenset((
+    "cudaMemcpy", "cudaMemcpyAsync", "cudaMemset", "cudaMemsetAsync", "cudaFree", "cudaFreeAsync", "cudaFreeHost",
+))  # fmt: skip
+"""Calls that are refused for a mistake alone: too many bytes, the wrong direction, memory that is nobody's."""
+
+
 class HostCodeDriver:
     """Answers to what host code calls; a method returns CUDA's error code, or the number that was asked for."""
 
@@ -69,7 +75,8 @@ class HostCodeDriver:
         self.modules = modules
         self.memory = MemoryCalls(process, modules)
         self.streams = StreamCalls(process, self.memory)
-        self.unread: dict[tuple[str, int], tuple[LaunchShape, int]] = {}  # launches refused of which nobody asked yet
+        # What was refused and nobody asked of yet: launches, by the kernel; other calls, which have no shape, by name.
+        self.unread: dict[tuple[str, int], tuple[LaunchShape | None, int]] = {}
         self.opted: dict[int, int] = {}  # dynamic shared memory that a kernel may have, by the host's address of it
         memory, streams = self.memory, self.streams
         self.calls: dict[str, Callable[..., int]] = {
@@ -130,7 +137,10 @@ class HostCodeDriver:
         lost = self.process.lost()
         if lost and name.startswith(("cuda", "launch")):
             return lost
-        return int(self.calls[name](*arguments))
+        error = int(self.calls[name](*arguments))
+        if error == errors.INVALID_VALUE and name in OF_MEMORY:
+            self.unread[name, self.process.site()] = None, error
+        return error
 
     # ------------------------------------------------------------------ launches
 
@@ -174,10 +184,13 @@ class HostCodeDriver:
 
     def tell(self) -> None:
         """At the end: note what host code should have asked for, and what it should have given back."""
-        for (kernel, site), (shape, error) in self.unread.items():
-            asked = f"<<<{shape.grid}, {shape.block}, {shape.shared_bytes}>>>"
+        for (name, site), (shape, error) in self.unread.items():
             text = errors.table()[error].text
-            self.process.note("cuda-unchecked-launch", site, kernel=kernel, shape=asked, error=text)
+            if shape is None:
+                self.process.note("cuda-unchecked-launch", site, call=name, error=text)
+                continue
+            asked = f"<<<{shape.grid}, {shape.block}, {shape.shared_bytes}>>>"
+            self.process.note("cuda-unchecked-launch", site, kernel=name, shape=asked, error=text)
         self.unread.clear()
         self.memory.tell()
 
