@@ -75,8 +75,7 @@ class HostCodeDriver:
         self.modules = modules
         self.memory = MemoryCalls(process, modules)
         self.streams = StreamCalls(process, self.memory)
-        # What was refused and nobody asked of yet: launches, by the kernel; other calls, which have no shape, by name.
-        self.unread: dict[tuple[str, int], tuple[LaunchShape | None, int]] = {}
+        self.unread: dict[tuple[str, int], tuple[LaunchShape | None, int]] = {}  # what was refused and nobody asked of
         self.opted: dict[int, int] = {}  # dynamic shared memory that a kernel may have, by the host's address of it
         memory, streams = self.memory, self.streams
         self.calls: dict[str, Callable[..., int]] = {
