@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Callable
@@ -34,6 +35,7 @@ TYPES = {
     "long long": "int64", "unsigned long long": "uint64", "short": "int16", "char": "int8", "unsigned char": "uint8",
     "bool": "bool",
 }  # fmt: skip
+MOST_ELEMENTS = 1 << 30
 ALIGNMENT = 256
 """At which cudaMalloc gives memory (CUDA C++ Programming Guide, "Device Memory Accesses")."""
 
@@ -213,11 +215,21 @@ def _shape(text: str) -> LaunchShape:
         raise UsageError(
             f"<<<{text}>>> is no configuration: write <<<grid, block>>> or <<<grid, block, shared bytes>>>"
         )
-    sizes = [[int(number) for number in re.findall(r"\d+", part)] for part in parts[:3]]
+    sizes = [_sizes(part, text) for part in parts[:3]]
     grid, block = ((*size, 1, 1, 1)[:3] for size in sizes[:2])
     return LaunchShape(
         (grid[0], grid[1], grid[2]), (block[0], block[1], block[2]), sizes[2][0] if len(sizes) > 2 else 0
     )
+
+
+def _sizes(part: str, whole: str) -> list[int]:
+    """Up to three numbers, each of which may be a product."""
+    words = part.strip().removeprefix("dim3").strip().strip("()").split(",")
+    if not all(re.fullmatch(r"\s*\d+\s*(\*\s*\d+\s*)*", word) for word in words):
+        raise UsageError(
+            f"<<<{whole}>>> has something else than numbers: write <<<(4, 4), 256>>> or <<<4, 256, 1024>>>"
+        )
+    return [math.prod(map(int, word.split("*"))) for word in words]
 
 
 def _arguments(kernel: ptx.Kernel, words: list[str], seed: int, path: Path, name: str) -> tuple[list[Array], bytes]:
@@ -230,7 +242,7 @@ def _arguments(kernel: ptx.Kernel, words: list[str], seed: int, path: Path, name
             arrays.append(_array(label, array["kind"].strip(), array["size"], array["fill"], seed + at))
             value = struct.pack("<Q", arrays[-1].address)
         else:
-            value = _scalar(word, parameter.size)
+            value = _scalar(word, parameter.size, parameter.type)
         made += b"\0" * (parameter.offset - len(made)) + value[: parameter.size].ljust(parameter.size, b"\0")
     return arrays, bytes(made)
 
@@ -243,6 +255,8 @@ def _array(name: str, kind: str, size: str, fill: str | None, seed: int) -> Arra
     count = 1
     for factor in re.findall(r"\d+", size):
         count *= int(factor)
+    if count > MOST_ELEMENTS:
+        raise UsageError(f"{kind}[{size}] is too large an array: {MOST_ELEMENTS:,} elements at most")
     dtype = TYPES[kind]
     random = np.random.default_rng(seed)
     values: NDArray[np.generic]
@@ -253,6 +267,8 @@ def _array(name: str, kind: str, size: str, fill: str | None, seed: int) -> Arra
     else:
         values = random.integers(0, 2 if dtype == "bool" else 100, count).astype(dtype)
     if fill is not None and fill != "empty":
+        if not re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?|[-+]?(inf|nan)", fill):
+            raise UsageError(f"{kind}[{size}]={fill} is filled with no number: write =0, =2.5 or =empty")
         values = np.full(count, float(fill)).astype("uint16" if dtype == "bfloat16" else dtype)
     if fill == "empty":
         values = np.zeros(count, values.dtype)
@@ -270,9 +286,17 @@ def _aligned(values: NDArray[np.generic]) -> NDArray[np.generic]:
     return made
 
 
-def _scalar(word: str, size: int) -> bytes:
+def _scalar(word: str, size: int, kind: str) -> bytes:
     text = word.rstrip("fFuUlL") if not word.lower().startswith("0x") else word
     try:
+        if kind in ("f32", "f64"):
+            return struct.pack("<f" if kind == "f32" else "<d", float(text))
+        if (
+            kind[:1] in ("u", "s")
+            and re.fullmatch(r"-?[\d.]+(e[-+]?\d+)?", text, re.I)
+            and not text.lstrip("-").isdigit()
+        ):
+            raise UsageError(f"{word!r} is no whole number, and the kernel takes one there")
         if "." in text or ("e" in text.lower() and not text.lower().startswith("0x")) or word.lower().endswith("f"):
             return struct.pack("<f" if size == 4 else "<d", float(text))
         return int(text, 0).to_bytes(max(size, 8), "little", signed=int(text, 0) < 0)

@@ -13,7 +13,7 @@ import torch
 from helpers.schemas import conforms
 from windtunnel import emulate, gpus
 from windtunnel.compiler.clang import CompileError
-from windtunnel.errors import UnsupportedError
+from windtunnel.errors import UnsupportedError, UsageError
 from windtunnel.session import Session
 from windtunnel.single_kernel import run
 
@@ -64,6 +64,35 @@ def test_blocks_that_are_not_looked_at_have_written_as_well(session: Session) ->
         turn(grid=(400, 1, 1), block=(32, 1, 1), args=[x, y])
         assert y.sum() == 400 * 32
     assert not [found for found in session.findings() if found.code == "cuda-uninitialized"]
+
+
+SCALE = (
+    "__global__ void scale(float *x, float a, int n) { int i = threadIdx.y * 8 + threadIdx.x; if (i < n) x[i] *= a; }"
+)
+
+
+@pytest.mark.parametrize(
+    ("launch", "said"),
+    [
+        ("scale<<<n, 32>>>(float[32], 2, 32)", "something else than numbers"),
+        ("scale<<<1, 32>>>(float[32]=abc, 2, 32)", "is filled with no number"),
+        ("scale<<<1, 32>>>(float[99999999999], 2, 32)", "too large an array"),
+        ("scale<<<1, 32>>>(float[32], 2, 32.5)", "'32.5' is no whole number"),
+    ],
+)
+def test_mistakes_in_a_launch_are_said(tmp_path: Path, launch: str, said: str) -> None:
+    file = tmp_path / "scale.cu"
+    file.write_text(SCALE)
+    with pytest.raises(UsageError, match=said):
+        run(file, launch, gpus.find("H100"))
+
+
+def test_numbers_of_a_launch_are_of_the_parameters_types(tmp_path: Path) -> None:
+    file = tmp_path / "scale.cu"
+    file.write_text(SCALE)
+    done = run(file, "scale<<<dim3(1, 1), dim3(8, 4)>>>(float[32]=3, 2, 32)", gpus.find("H100"))
+    assert (done.grid, done.block) == ((1, 1, 1), (8, 4, 1))
+    assert done.arrays[0]["first"] == [6.0] * 4
 
 
 def test_limits_of_numbers_need_no_header(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ class Parameter:
     offset: int
     size: int
     align: int
+    type: str
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ def parameters(text: str | None) -> tuple[tuple[Parameter, ...], int]:
             size *= int(dimension)
         align = int(sized[1] or BYTES[sized[2]])
         offset = -(-offset // align) * align
-        found.append(Parameter(sized[3], offset, size, align))
+        found.append(Parameter(sized[3], offset, size, align, sized[2]))
         offset += size
     return tuple(found), offset
 
