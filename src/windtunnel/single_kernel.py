@@ -17,7 +17,7 @@ from windtunnel.cost.families.cuda_kernels import signature
 from windtunnel.cost.model import CostModel
 from windtunnel.errors import UsageError
 from windtunnel.gpus import Gpu
-from windtunnel.ptx.faults import SAME_VALUE
+from windtunnel.ptx.faults import REMARKS
 from windtunnel.seam.cuda_runtime import errors, limits
 from windtunnel.seam.cuda_runtime.addresses import AddressMap, Allocation
 from windtunnel.seam.cuda_runtime.limits import LaunchShape
@@ -178,7 +178,7 @@ def _outcome(
     name = demangled(kernel.name)
     faults = []
     for fault in result.faults:
-        if fault.kind == SAME_VALUE:  # nothing is wrong
+        if fault.kind in REMARKS:  # nothing is wrong
             continue
         argument = parameter_names(fault.file or str(path), name, fault.argument)
         message = fault.message.replace(fault.argument, argument) if fault.argument else fault.message

@@ -558,3 +558,19 @@ def test_flags_that_several_set_are_no_fault() -> None:
     other = source.replace("flag[0] = 1", "flag[0] = blockIdx_x / 2").replace("s = 1", "s = threadIdx_x / 32")
     kinds = {fault.kind for fault in launch(other, [x, flag, y], (4,), (64,)).faults}
     assert {"block-conflict", "shared-race"} <= kinds
+
+
+def test_what_lies_between_the_members_of_a_structure_is_a_remark() -> None:
+    source = """struct Point { float x; char c; double d; };
+KERNEL k(Point *p, Point *q) {
+  int i = threadIdx_x;
+  p[i].x = 1, p[i].c = 2, p[i].d = 3;
+  __syncthreads();
+  q[i] = p[31 - i];
+}"""
+    p, q = np.zeros(32 * 16, np.uint8), np.zeros(32 * 16, np.uint8)
+    done = launch(source, [p, q], (1,), (32,), blank=[p])
+    assert [fault.kind for fault in done.faults] == ["partly-uninitialized-read"]
+    assert (p == q).all()
+    unset = launch(source.replace("p[i].x = 1, p[i].c = 2,", ""), [p, q], (1,), (32,), blank=[p])
+    assert [fault.kind for fault in unset.faults] == ["uninitialized-read"]

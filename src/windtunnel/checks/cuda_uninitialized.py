@@ -8,6 +8,8 @@ from windtunnel.checks._cuda import CudaKernelCheck
 from windtunnel.checks._notes import NotedLine
 from windtunnel.trace.finding import Severity
 
+PARTLY = "partly-uninitialized-read"
+
 
 class CudaUninitialized(CudaKernelCheck):
     """Memory is read that no CUDA kernel has written.
@@ -19,7 +21,8 @@ class CudaUninitialized(CudaKernelCheck):
     is looked at whole the kernel runs again with other values in such variables: one is reported if what the kernel
     writes to global memory depends on it. Also an operator that computes with a part of a result that the kernel has
     left unwritten, or a copy of it to the host, as far as it was looked at whole: its grid is too small, or its loop
-    ends too early.
+    ends too early. Where some bytes of each access were written and others not, it is a remark (`info`): a structure
+    with room between its members, or a `float4` of which three are used, is read whole.
 
     ## Why it is bad
     The memory holds what its last user left there. The result looks right as long as that happens to be zeros, mostly
@@ -44,6 +47,10 @@ class CudaUninitialized(CudaKernelCheck):
 
     code: ClassVar = "cuda-uninitialized"
     severity: ClassVar[Severity] = "error"
+
+    def judge(self, line: NotedLine) -> Severity:
+        """A remark where a part of each access was written."""
+        return "info" if {note.get("kind") for note in line.notes} == {PARTLY} else self.severity
 
     def advice(self, line: NotedLine) -> str:
         """What to change."""

@@ -12,7 +12,7 @@ KINDS = {
     10: "local-out-of-bounds", 11: "assertion", 12: "trap", 13: "deadlock", 14: "warp-race", 15: "missed-barrier",
     16: "endless-wait", 17: "endless-loop", 18: "copy-under-way",
     19: "global-race", 20: "global-warp-race", 21: "read-only-cache", 22: "other-allocation",
-    23: "absent-lane", 24: "same-value",
+    23: "absent-lane", 24: "same-value", 25: "partly-uninitialized-read",
 }  # fmt: skip
 TRAPS = {
     1: "cudaErrorIllegalAddress", 2: "cudaErrorMisalignedAddress", 3: "cudaErrorAssert", 4: "cudaErrorLaunchFailure",
@@ -20,6 +20,10 @@ TRAPS = {
 }  # fmt: skip
 SAME_VALUE = "same-value"
 """Of blocks that write one value to one place, such as a flag: their order does not matter."""
+PARTLY_UNINITIALIZED = "partly-uninitialized-read"
+"""As of a structure with room between its members, or a float4 of which three are used."""
+REMARKS = (SAME_VALUE, PARTLY_UNINITIALIZED)
+"""What is mostly meant so."""
 VERBS = {"load": "reads", "store": "writes", "atomic": "updates"}
 BESIDE_ATOMICS = 3
 ABSENT = "absent-lane"
@@ -82,6 +86,8 @@ def sentence(i: Incident) -> str:
         return f"{who} {what}, {side} its {space} memory"
     if i.kind == "uninitialized-read":
         return f"{who} {what} at offset {i.detail}{where} that nothing has written"
+    if i.kind == PARTLY_UNINITIALIZED:
+        return f"{who} {what} at offset {i.detail}{where}, some of which nothing has written"
     if i.kind == "shared-uninitialized-read":
         return f"{who} {what} of shared memory that its block has not written"
     if i.kind == "misaligned":

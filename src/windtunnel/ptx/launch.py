@@ -57,7 +57,7 @@ OUTPUT_BYTES = 1 << 20
 FAULT_ROOM = 256
 OF_ALLOCATIONS = (
     "out-of-bounds", "other-allocation", "uninitialized-read", "misaligned", "block-conflict", "global-race",
-    "global-warp-race", "read-only-cache", "same-value",
+    "global-warp-race", "read-only-cache", "same-value", "partly-uninitialized-read",
 )  # fmt: skip
 HEADERS = (
     "/torch/include/",

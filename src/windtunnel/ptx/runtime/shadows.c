@@ -308,8 +308,9 @@ void global_shadow(Context *c, Region *r, uint64_t p, int size, int site, int th
   int g = m->global_grain;
   if (kind != STORE && r->blank) {
     int unset = 0;
-    for (int j = 0; j < size; j++) unset |= r->blank[offset + j];
-    if (unset) report(c, UNINITIALIZED, site, thread, 0, p, (int64_t)offset);
+    for (int j = 0; j < size; j++) unset += r->blank[offset + j] != 0;
+    // Of a structure or a vector that is read whole, what lies between its members is nothing's value.
+    if (unset) report(c, unset < size ? PARTLY_UNINITIALIZED : UNINITIALIZED, site, thread, 0, p, (int64_t)offset);
   }
   if (!r->writer) return;
   for (uint64_t w = offset >> g; w <= (offset + size - 1) >> g; w++) {

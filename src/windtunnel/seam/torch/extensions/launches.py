@@ -47,6 +47,7 @@ CODES = {
     "local-out-of-bounds": "cuda-out-of-bounds",
     "uninitialized-read": "cuda-uninitialized",
     "shared-uninitialized-read": "cuda-uninitialized",
+    "partly-uninitialized-read": "cuda-uninitialized",
     "shared-race": "cuda-shared-race",
     "warp-race": "cuda-shared-race",
     "copy-under-way": "cuda-shared-race",
