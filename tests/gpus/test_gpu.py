@@ -233,3 +233,10 @@ def test_parse_version_refuses(text):
 
 def test_parse_version():
     assert versions.parse_version("11.2.1") == (11, 2)
+
+
+def test_a_files_first_lines_have_all_its_names() -> None:
+    """The catalogue looks at no more of the files to find an alias."""
+    for key in gpus.names():
+        whole = gpus.find(key)
+        assert [gpus.find(name) for name in (*whole.aliases, whole.name)] == [whole] * (len(whole.aliases) + 1)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import tomllib
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 from windtunnel.errors import FileFormatError, UnknownGpuError, UsageError
@@ -21,6 +23,8 @@ from windtunnel.gpus import files
 FOLDER = Path(__file__).parent
 DEFAULT = "V100-SXM2-16GB"
 MOST_GPUS = 128
+HEAD_LINES = 3
+"""A file's first lines: key, name and aliases."""
 
 
 @dataclass(frozen=True)
@@ -145,10 +149,12 @@ def _files() -> dict[str, Path]:
 
 @cache
 def _aliases() -> dict[str, Path]:
+    """The other names of the catalogue's GPUs, which are in the first lines of their files: to read all takes long."""
     found: dict[str, Path] = {}
     for path in _files().values():
-        gpu = _read(path)
-        for alias in (*gpu.aliases, gpu.name):
+        with path.open(encoding="utf-8") as file:
+            head = tomllib.loads("".join(islice(file, HEAD_LINES)))
+        for alias in (*head["aliases"], head["name"]):
             found[_plain(alias)] = path
     return found
 
