@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
@@ -34,6 +35,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         sizes, places = Counter(item.path for item in items), {name: place for place, name in enumerate(FIRST)}
         items.sort(key=lambda item: (places.get(item.path.stem, len(FIRST)), -sizes[item.path], item.path))
+
+
+@pytest.fixture(autouse=True)
+def _restored_environment() -> Iterator[None]:
+    """What a test sets is no other test's: CUBLAS_WORKSPACE_CONFIG, for one, is the size of a workspace."""
+    before = dict(os.environ)
+    yield
+    for name in [name for name, value in os.environ.items() if before.get(name) != value]:
+        del os.environ[name]
+    os.environ.update(before)
 
 
 MODULES = 300
