@@ -62,7 +62,7 @@ def test_every_kernel_of_a_step_is_priced_by_the_shares_that_it_names():
     total = sum(
         float(steps.models[0].kernel(signature).duration_ns) * times
         for group in steps.groups.values()
-        for _, signature, times in group
+        for _, signature, times, _ in group
     )
     assert total / 1e6 == pytest.approx(one.step_ns(steps.models[0]) / 1e6, rel=0.05)
     assert all(0.05 < share.now() <= share.most for share in shares)

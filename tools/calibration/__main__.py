@@ -7,9 +7,9 @@
 Nothing of what the files held is used but the bands that only the exam tells of (`make exam ARGS=--bands`), so that the
 same tables give the same files, byte for byte. The order: kernels that were timed one by one (products, memory-bound
 kernels, attention, FP32 convolutions of 3 x 3, transforms, decompositions), what is known from whole models (curves and
-shares of Lambda's and NVIDIA's programs, then those of timm's, eager and compiled, then the former again on these),
-bands, collectives in a node and between nodes, and last what real GPUs took beside all that
-(`calibrate_neighbours`).
+shares of Lambda's and NVIDIA's programs, then those of timm's, eager and compiled; these once more beside measured
+kernels, which tell a GPU without any what multiprocessors bound; then the former again), bands, collectives in a node
+and between nodes, and last what real GPUs took beside all that (`calibrate_neighbours`).
 """
 
 from __future__ import annotations
@@ -85,10 +85,12 @@ def calibrate() -> None:
         "Fourier transforms and linear algebra": calibrate_published.calibrate,
         "curves and shares of whole models": calibrate_cost.calibrate,
         "shares of image models": lambda: found.append(calibrate_images.calibrate()),
+        "measured kernels": calibrate_neighbours.calibrate,
+        "shares of image models beside measured kernels": lambda: found.append(calibrate_images.calibrate()),
         "curves and shares of whole models again": calibrate_cost.calibrate,
         "memory-bound kernels, left out": calibrate_streams.validate,
-        "compiled image models": lambda: calibrate_compiled.show_left_out(found[0]),
-        "bands": lambda: calibrate_bands.calibrate(found[0]),
+        "compiled image models": lambda: calibrate_compiled.show_left_out(found[-1]),
+        "bands": lambda: calibrate_bands.calibrate(found[-1]),
         "collectives": calibrate_collectives.calibrate,
         "collectives between nodes": calibrate_network.calibrate,
         "measured kernels, each left out": calibrate_neighbours.calibrate,

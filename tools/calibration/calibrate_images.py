@@ -34,7 +34,7 @@ from tools.fitting import (
     write,
 )
 from windtunnel import gpus
-from windtunnel.cost import CostModel, files
+from windtunnel.cost import CostModel, files, neighbours
 from windtunnel.cost.families import (
     convolutions,
     direct_convolutions,
@@ -49,9 +49,11 @@ from windtunnel.trace.operation import Signature
 
 GENERATED_HEAD = "Kernels that Inductor generates: the shares of cost/families/generated.py."
 CONVOLUTIONS_HEAD = "Convolutions: the shares of cost/families/convolutions.py and direct_convolutions.py."
-PULL = 0.01
-"""What moves a share of compiled models as far as the rows ask for it where they agree, and holds it where two or three
-of them tell."""
+HELD, PULL = 0.003, 0.01
+"""What it costs a share to leave its beginning: it goes as far as the rows ask for it where they agree, and stays where
+few of them tell. Without it the error is the same for shares that differ by half, and the search found one set of them
+or another by where it began. The larger one is for shares that two or three rows tell of, and those of compiled models.
+"""
 STEP = 1.02
 CLIP = 0.6
 Levels = tuple[int, ...]
@@ -66,7 +68,7 @@ class Share(NamedTuple):
     begin: float
     most: float = 1.6
     source: str = IMAGES
-    pull: float = 0.0
+    pull: float = HELD
 
     def value(self, level: int) -> float:
         """The share that so many steps are from where the search begins."""
@@ -110,7 +112,7 @@ MOST = {"direct": 1.0, "conversion": 1.0, "arithmetic": 1.0, "narrow groups": 8.
 
 def _convolutions(name: str, begin: float) -> Share:
     most = next((most for begins, most in MOST.items() if name.startswith(begins)), 2.0)
-    pull = PULL if name.endswith("channels last") or name.startswith("arithmetic") else 0.0
+    pull = PULL if name.endswith("channels last") or name.startswith("arithmetic") else HELD
     return Share("convolutions", "share", (("name", name),), begin, most, pull=pull)
 
 
@@ -139,14 +141,15 @@ SHARES = {
     "generated layout": _generated("layout", 0.9),
     "generated persistent reduction": _generated("persistent reduction", 1.0),
     "generated reduction": _generated("reduction", 0.8),
-    "reduction": _class("reduction", 0.6),
-    "pool": _class("pool", 0.6),
+    "generated sums": _generated("sums", 1.0),
+    "reduction": _class("reduction", 0.8),
+    "pool": _class("pool", 0.8),
     "pool backward": _class("pool backward", 0.3),
     "layer norm": _class("layer norm", 0.8),
     "layer norm backward": _class("layer norm backward", 0.3),
     "norm backward": _class("norm backward", 0.8),
     "softmax": _class("softmax", 0.8),
-    "scattered": _class("scattered", 0.5),
+    "scattered": _class("scattered", 0.8),
 }
 
 
@@ -166,7 +169,7 @@ def shares_of(recording: Recording, signature: Signature) -> tuple[str, ...]:
         found = tuple(filter(None, direct_convolutions.share_names(problem))) if direct else _of_products(problem)
         return tuple(dict.fromkeys((*found, *bias)))
     if operator.name in generated.CLASSES:
-        return (f"generated {generated.kind_of(dict(signature.detail))}", rate)
+        return (f"generated {generated.kind_of(signature)}", rate)
     if operator.name in ("matmul", "bmm") and _product(generation):
         return _product(generation)
     if operator.name not in (*streams.CLASSES, *scans.CLASSES):
@@ -203,8 +206,20 @@ def _of_products(problem: Problem) -> tuple[str, ...]:
     return (*found, own) if last else (*found, "channels first", own, *converted)
 
 
+def least_of(model: CostModel, signature: Signature) -> float:
+    """Nanoseconds that a kernel takes at least by those that were measured on another GPU."""
+    operator, name = classify(signature.name), bare(signature.name)
+    if operator.name not in neighbours.LENT:
+        return 0.0
+    return neighbours.lent_ns(model.problem(signature, name, *model.precision(signature)), operator.name)
+
+
 class RecordedSteps:
-    """The recorded steps, with the time of their kernels by the shares that decide it."""
+    """The recorded steps, with the time of their kernels by the shares that decide it.
+
+    What measured kernels say (`least_of`) is a measured time whatever the shares, so it is taken once, with shares and
+    corrections that belong together.
+    """
 
     def __init__(self, recordings: list[Recording]) -> None:
         self.recordings = recordings
@@ -214,13 +229,17 @@ class RecordedSteps:
             counts[one.group] += 1
         self.weights = np.array([counts[one.group] ** -0.5 for one in recordings])
         self.models = [CostModel(gpus.find(one.gpu), one.cuda) for one in recordings]
-        self.groups: dict[tuple[str, ...], list[tuple[int, Signature, int]]] = defaultdict(list)
+        self.groups: dict[tuple[str, ...], list[tuple[int, Signature, int, float]]] = defaultdict(list)
         self.host_ms = np.zeros(len(recordings))
         for index, one in enumerate(recordings):
             launched = np.bincount([at for at in one.order if at >= 0], minlength=len(one.signatures))
+            model = self.models[index]
             for signature, times in zip(one.signatures, launched, strict=True):
-                self.groups[shares_of(one, signature)].append((index, signature, int(times)))
-                self.host_ms[index] += times * self.models[index].dispatch_ns(signature.name) / 1e6
+                if not times:
+                    continue
+                least_ns = least_of(model, signature)
+                self.groups[shares_of(one, signature)].append((index, signature, int(times), least_ns))
+                self.host_ms[index] += times * model.dispatch_ns(signature.name) / 1e6
         self.times = cache(self._times)
 
     def _times(self, group: tuple[str, ...], levels: Levels) -> Array:
@@ -229,8 +248,8 @@ class RecordedSteps:
             SHARES[name].set(SHARES[name].value(level))
         forget_shares()
         total = np.zeros(len(self.recordings))
-        for index, signature, times in self.groups[group]:
-            total[index] += times * self.models[index].kernel(signature).duration_ns / 1e6
+        for index, signature, times, least_ns in self.groups[group]:
+            total[index] += times * max(self.models[index].priced(signature).duration_ns, least_ns) / 1e6
         return total
 
     def predict(self, levels: dict[str, int]) -> Array:
@@ -346,10 +365,10 @@ def compiled_recordings() -> list[Recording]:
 
 def calibrate() -> Found:
     """Fit, cross-validate and write the shares."""
+    steps = RecordedSteps(recordings())
     for share in SHARES.values():
         share.set(share.begin)
     forget_shares()
-    steps = RecordedSteps(recordings())
     levels = steps.fit(np.ones(len(steps.ms), bool))
     for name, share in SHARES.items():
         print(f"  {name:32} {share.value(levels[name]):.3f}")

@@ -134,23 +134,31 @@ def corrected(priced: Price, problem: Problem, class_name: str) -> Price:
 
 
 def lent(priced: Price, problem: Problem, class_name: str) -> Price:
-    """A price on a generation of which no kernel was measured. Where kernels nearby took longer on the GPU that lends
-    its own than memory says, multiprocessors bound them, and take as many cycles here."""
+    """A price on a generation of which no kernel was measured, at least what another GPU's kernels say."""
+    least_ns = lent_ns(problem, class_name)
+    if not least_ns:
+        return priced
+    return priced._replace(duration_ns=max(priced.duration_ns, least_ns), band=max(priced.band, LENT_BAND))
+
+
+def lent_ns(problem: Problem, class_name: str) -> float:
+    """What a kernel takes at least on a generation of which none was measured, 0 where nothing says so. Where kernels
+    nearby took longer on the GPU that lends its own than memory says, multiprocessors bound them, and take as many
+    cycles here."""
+    if measured(problem.gpu.generation) is not None:
+        return 0.0
     lender = gpus.find(LENDER)
     known, there = measured(lender.generation), problem._replace(gpu=lender)
     found = place(there, class_name) if class_name in LENT else None
     near = known.kinds.get(found.kind) if known is not None and found is not None else None
     if found is None or near is None or nearest(found, near) > REACH:
-        return priced
+        return 0.0
     theirs = next((price for family in by_class()[class_name] if (price := family(there)) is not None), None)
     whole = correction(found.sizes, near)
     if theirs is None or whole < log(NOT_MEMORY):
-        return priced
+        return 0.0
     taken_ns = theirs.duration_ns * exp(whole)
-    if taken_ns < LENT_FROM_NS:
-        return priced
-    taken_ns *= problem.gpu.spread_ns(1.0) / lender.spread_ns(1.0)
-    return priced._replace(duration_ns=max(priced.duration_ns, taken_ns), band=max(priced.band, LENT_BAND))
+    return taken_ns * problem.gpu.spread_ns(1.0) / lender.spread_ns(1.0) if taken_ns >= LENT_FROM_NS else 0.0
 
 
 def widened(away: float) -> float:
