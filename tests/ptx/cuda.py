@@ -25,6 +25,7 @@ PRELUDE = """
 #define threadIdx_x __nvvm_read_ptx_sreg_tid_x()
 #define threadIdx_y __nvvm_read_ptx_sreg_tid_y()
 #define blockIdx_x __nvvm_read_ptx_sreg_ctaid_x()
+#define blockIdx_y __nvvm_read_ptx_sreg_ctaid_y()
 #define blockDim_x __nvvm_read_ptx_sreg_ntid_x()
 #define gridDim_x __nvvm_read_ptx_sreg_nctaid_x()
 #define __syncthreads() __nvvm_bar_sync(0)

@@ -560,6 +560,22 @@ def test_flags_that_several_set_are_no_fault() -> None:
     assert {"block-conflict", "shared-race"} <= kinds
 
 
+def test_all_blocks_that_write_what_one_writes_lack_an_index() -> None:
+    """The values are the same, but an index without `blockIdx` leaves the rest of the result unwritten."""
+    source = """KERNEL k(const float *x, float *y) {
+  int i = PLACE;
+  y[i] = 2 * x[i];
+}"""
+    x, y = np.ones(1024, np.float32), np.zeros(1024, np.float32)
+
+    def kinds(place: str) -> list[str]:
+        return [fault.kind for fault in launch(source.replace("PLACE", place), [x, y], (4, 2), (64,)).faults]
+
+    assert kinds("threadIdx_x") == kinds("blockIdx_x * 64 + threadIdx_x") == ["block-conflict"]
+    assert kinds("(blockIdx_y * 4 + blockIdx_x) * 64 + threadIdx_x") == []
+    assert kinds("(blockIdx_y * 4 + blockIdx_x) * 32 + threadIdx_x") == ["same-value"]  # halves overlap: a margin
+
+
 def test_what_lies_between_the_members_of_a_structure_is_a_remark() -> None:
     source = """struct Point { float x; char c; double d; };
 KERNEL k(Point *p, Point *q) {

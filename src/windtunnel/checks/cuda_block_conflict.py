@@ -21,7 +21,7 @@ class CudaBlockConflict(CudaKernelCheck):
     by a fence (`__threadfence()`) and an atomic or volatile access behind it that the other block asks, or at a barrier
     of the whole grid. A load through the cache of read-only data (`__ldg`, or a `const __restrict__` pointer) of what
     the launch writes counts, too. Where all blocks wrote the same value, as a flag that several set, it is a remark
-    (`info`).
+    (`info`), unless all of them write all that one does: an index lacks `blockIdx`.
 
     ## Why it is bad
     Blocks run in any order, several at once: the last one to write wins, and which one that is changes from run to run.

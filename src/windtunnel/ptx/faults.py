@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from windtunnel.ptx.layout import WHOLE_GRID
+from windtunnel.ptx.structures import Fault, SiteCounts
 
 KINDS = {
     1: "out-of-bounds", 2: "uninitialized-read", 3: "misaligned", 4: "shared-race", 5: "block-conflict",
@@ -66,6 +67,22 @@ class Incident:
     argument: str | None
     name: str | None
     other_line: int | None = None
+
+
+def kind_of(raw: Fault, counts: SiteCounts, cells: int, grid: tuple[int, int, int]) -> str:
+    """The kind of what was seen; `cells` are those that a lane's access covers.
+
+    Where all blocks along some of the grid's dimensions write all that one of them writes, and each warp to many
+    places, an index lacks `blockIdx`: that is a conflict, though the values are the same.
+    """
+    kind = KINDS[raw.kind]
+    if kind != SAME_VALUE or counts.sectors <= counts.requests:
+        return kind
+    times = {1}
+    for size in grid:
+        times |= {size * other for other in times}
+    first = counts.lanes - raw.count // max(1, cells)
+    return "block-conflict" if first and counts.lanes in {first * one for one in times - {1}} else kind
 
 
 def sentence(i: Incident) -> str:

@@ -17,7 +17,7 @@ from windtunnel.ptx.counters import Counters, count
 from windtunnel.ptx.dependence import SHARED_BY_ALL, UNKNOWN, Origins
 from windtunnel.ptx.emitter import Site
 from windtunnel.ptx.engine import Code, runtime_address
-from windtunnel.ptx.faults import ABSENT, BESIDE_ATOMICS, KINDS, TRAPS, Incident, KernelFault, sentence
+from windtunnel.ptx.faults import ABSENT, BESIDE_ATOMICS, KINDS, TRAPS, Incident, KernelFault, kind_of, sentence
 from windtunnel.ptx.layout import Layout
 from windtunnel.ptx.memory import Allocation, Memory, TouchedRange, zeroed
 from windtunnel.ptx.shadows import SHADOWS, Shadow, of_a_block
@@ -534,7 +534,7 @@ class Run:
 
     def _fault(self, raw: Fault) -> KernelFault | None:
         site = self.sites[raw.site]
-        kind = KINDS[raw.kind]
+        kind = kind_of(raw, self.site_counts[raw.site], site.size >> self.machine.global_grain, self.request.grid)
         file, line = self._place(site)
         block, thread = self._block(raw.block), self._thread(raw.thread)
         if kind == "assertion":
