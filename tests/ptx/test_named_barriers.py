@@ -124,10 +124,12 @@ def generated(seed: int) -> tuple[str, bool]:
     lines = "s[t] = 0; __syncthreads();"
     for warp, program in enumerate(programs):
         said = {
-            "meet": "SYNC({0}, {2});", "w": 'asm volatile("st.u32 [%0], 1;" :: "l"(s + {0}) : "memory");',
+            "meet": "SYNC({0}, {2});", "w": 'asm volatile("st.u32 [%0], {3};" :: "l"(s + {0}) : "memory");',
             "r": 'asm volatile("{{ .reg .b32 r; ld.u32 r, [%0]; }}" :: "l"(s + {0}) : "memory");',
         }  # fmt: skip
-        lines += f"if (IS({warp})) {{ " + " ".join(said[a].format(b, c, 32 * c) for a, b, c in program) + " }\n"
+        lines += (
+            f"if (IS({warp})) {{ " + " ".join(said[a].format(b, c, 32 * c, warp + 1) for a, b, c in program) + " }\n"
+        )
     return lines, races
 
 

@@ -23,6 +23,8 @@ SAME_VALUE = "same-value"
 """Of blocks that write one value to one place, such as a flag: their order does not matter."""
 PARTLY_UNINITIALIZED = "partly-uninitialized-read"
 """As of a structure with room between its members, or a float4 of which three are used."""
+MANY_BYTES = 32
+"""From the first to the last: flags are fewer."""
 REMARKS = (SAME_VALUE, PARTLY_UNINITIALIZED)
 """What is mostly meant so."""
 VERBS = {"load": "reads", "store": "writes", "atomic": "updates"}
@@ -72,11 +74,11 @@ class Incident:
 def kind_of(raw: Fault, counts: SiteCounts, cells: int, grid: tuple[int, int, int]) -> str:
     """The kind of what was seen; `cells` are those that a lane's access covers.
 
-    Where all blocks along some of the grid's dimensions write all that one of them writes, and each warp to many
-    places, an index lacks `blockIdx`: that is a conflict, though the values are the same.
+    Where all blocks along some of the grid's dimensions write all that one of them writes, and that is more than a
+    flag, an index lacks `blockIdx`: a conflict, though the values are the same.
     """
     kind = KINDS[raw.kind]
-    if kind != SAME_VALUE or counts.sectors <= counts.requests:
+    if kind != SAME_VALUE or raw.detail < MANY_BYTES:
         return kind
     times = {1}
     for size in grid:
@@ -162,13 +164,13 @@ def _raced(i: Incident, act: str, where: str) -> str:
             f"{act}{where} through the cache of read-only data (__ldg, or a const __restrict__ pointer), and {block} "
             f"has written it in the same launch"
         )
-    did = DID[i.detail]
+    if i.kind == SAME_VALUE:
+        return f"{act}{where} where {block} wrote the same value in the same launch"
+    did = DID.get(i.detail, "wrote")
     if i.kind == "shared-race":
         return f"{act} of shared memory that {anyone} {did} with no barrier between them"
     if i.kind == "warp-race":
         return f"{act} of shared memory that {thread} of its warp {did} with no __syncwarp() between them"
-    if i.kind == SAME_VALUE:
-        return f"{act}{where} where {block} wrote the same value in the same launch"
     if i.kind == "block-conflict":
         return f"{act}{where} that {block} {did} in the same launch: blocks run in any order"
     barrier = "__syncthreads()" if i.kind == "global-race" else "__syncwarp()"

@@ -3,7 +3,13 @@
 
 static void add_fault(Machine *m, Fault fault) {
   for (int64_t i = 0; i < m->fault_count; i++)
-    if (m->faults[i].site == fault.site && m->faults[i].kind == fault.kind) { m->faults[i].count++; return; }
+    if (m->faults[i].site == fault.site && m->faults[i].kind == fault.kind) {
+      Fault *f = &m->faults[i];
+      int64_t away = fault.address > f->address ? fault.address - f->address : f->address - fault.address;
+      f->count++;
+      if (f->kind == SAME_VALUE && away > f->detail) f->detail = away;
+      return;
+    }
   if (m->fault_count < m->fault_room) m->faults[m->fault_count++] = fault;
 }
 
@@ -26,7 +32,7 @@ void settle(Machine *m) {
     Suspect *s = &m->suspects[i];
     int changed = 0;
     for (int j = 0; j < s->size; j++) changed |= s->before[j] != ((uint8_t *)s->place)[j];
-    if (!changed) s->fault.kind = s->same;
+    if (!changed) s->fault.kind = s->same, s->fault.detail = 0; // bytes between the places of one value each
     if (s->fault.kind) add_fault(m, s->fault);
   }
   m->suspected = 0;
