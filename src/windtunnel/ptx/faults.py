@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from windtunnel.ptx.layout import WHOLE_GRID
@@ -85,6 +86,13 @@ def kind_of(raw: Fault, counts: SiteCounts, cells: int, grid: tuple[int, int, in
         times |= {size * other for other in times}
     first = counts.lanes - raw.count // max(1, cells)
     return "block-conflict" if first and counts.lanes in {first * one for one in times - {1}} else kind
+
+
+def told(faults: Iterable[KernelFault]) -> tuple[KernelFault, ...]:
+    """Those that are faults by themselves: of a store that is a conflict, no remark on the places where it is none."""
+    found = [fault for fault in faults if fault.kind != ABSENT]
+    conflicts = {(fault.file, fault.line) for fault in found if fault.kind == "block-conflict"}
+    return tuple(fault for fault in found if fault.kind != SAME_VALUE or (fault.file, fault.line) not in conflicts)
 
 
 def sentence(i: Incident) -> str:

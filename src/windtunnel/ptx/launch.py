@@ -17,7 +17,7 @@ from windtunnel.ptx.counters import Counters, count
 from windtunnel.ptx.dependence import SHARED_BY_ALL, UNKNOWN, Origins
 from windtunnel.ptx.emitter import Site
 from windtunnel.ptx.engine import Code, runtime_address
-from windtunnel.ptx.faults import ABSENT, BESIDE_ATOMICS, KINDS, TRAPS, Incident, KernelFault, kind_of, sentence
+from windtunnel.ptx.faults import ABSENT, BESIDE_ATOMICS, KINDS, TRAPS, Incident, KernelFault, kind_of, sentence, told
 from windtunnel.ptx.layout import Layout
 from windtunnel.ptx.memory import Allocation, Memory, TouchedRange, zeroed
 from windtunnel.ptx.shadows import SHADOWS, Shadow, of_a_block
@@ -524,7 +524,7 @@ class Run:
 
     def _faults(self) -> tuple[KernelFault, ...]:
         found = [self._fault(self.faults[i]) for i in range(self.machine.fault_count)]
-        return tuple(fault for fault in found if fault is not None and fault.kind != ABSENT)
+        return told(fault for fault in found if fault is not None)
 
     def absent(self) -> list[tuple[int, KernelFault]]:
         """Shuffles that take what is undefined, by their numbers."""
