@@ -146,6 +146,21 @@ def test_a_kernel_of_a_file_is_run_and_judged(tmp_path: Path) -> None:
     assert [(fault["kind"], fault["line"], fault["argument"]) for fault in wrong.faults] == [("out-of-bounds", 4, "x")]
 
 
+def test_what_a_loop_uses_is_read_where_the_program_reads_it(tmp_path: Path) -> None:
+    """https://github.com/flagos-ai/FlagGems/issues/5230: the store is guarded, the load is not."""
+    file = tmp_path / "bucketize.cu"
+    file.write_text("""__global__ void bucketize(const float *x, const float *edges, int *out, int n, int m) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  float v = x[i];
+  int at = 0;
+  for (int j = 0; j < m; j++) at += edges[j] < v;
+  if (i < n) out[i] = at;
+}
+""")
+    outcome = run(file, "bucketize<<<1, 64>>>(float[5], float[7], int[5], 5, 7)", gpus.find("H100"))
+    assert [(fault["kind"], fault["line"]) for fault in outcome.faults] == [("out-of-bounds", 3)]
+
+
 def test_the_command_prints_json(tmp_path: Path) -> None:
     file = tmp_path / "saxpy.cu"
     file.write_text(SAXPY)

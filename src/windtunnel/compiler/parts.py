@@ -21,7 +21,8 @@ from windtunnel.compiler.lines import of_the_program
 MARK = "// windtunnel: LLVM IR of many kernels\n"
 MANY = 16
 """Kernels of a module that is made PTX as a whole, at most."""
-FROM_LLVM = ("-x", "ir", "--target=nvptx64-nvidia-cuda", "-S", "-ffp-contract=fast")
+FROM_LLVM = ("-x", "ir", "--target=nvptx64-nvidia-cuda", "-S", "-ffp-contract=fast", "-mllvm", "-disable-machine-sink")
+"""What is moved down to where it is used loses its line."""
 KERNEL = re.compile(r"^define [^@]*\bptx_kernel [^@]*@([\w.$]+)\(", re.MULTILINE)
 NAMED = re.compile(r'(?:define [^@]*)?(@(?:[-\w.$]+|"[^"]*")|![0-9]+)(?: =|\()')
 USED = re.compile(r'@(?:[-\w.$]+|"[^"]*")|![0-9]+')
