@@ -9,6 +9,7 @@ from windtunnel.checks._notes import NotedLine
 from windtunnel.trace.finding import Severity
 
 SAME_VALUE = "same-value"
+"""All wrote what was there already."""
 
 
 class CudaBlockConflict(CudaKernelCheck):
@@ -40,10 +41,7 @@ class CudaBlockConflict(CudaKernelCheck):
 
     code: ClassVar = "cuda-block-conflict"
     severity: ClassVar[Severity] = "error"
-
-    def judge(self, line: NotedLine) -> Severity:
-        """A remark where all wrote what was there already."""
-        return "info" if {note.get("kind") for note in line.notes} == {SAME_VALUE} else self.severity
+    milder: ClassVar = {SAME_VALUE: "info"}
 
     def advice(self, line: NotedLine) -> str:
         """What to change."""

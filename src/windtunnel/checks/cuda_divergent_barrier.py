@@ -41,10 +41,7 @@ class CudaDivergentBarrier(CudaKernelCheck):
 
     code: ClassVar = "cuda-divergent-barrier"
     severity: ClassVar[Severity] = "error"
-
-    def judge(self, line: NotedLine) -> Severity:
-        """A warning where GPUs of today go on."""
-        return "warning" if {note.get("kind") for note in line.notes} == {RETURNED} else self.severity
+    milder: ClassVar = {RETURNED: "warning"}  # GPUs of today go on
 
     def advice(self, line: NotedLine) -> str:
         """What to change."""

@@ -43,11 +43,8 @@ class CudaSharedRace(CudaKernelCheck):
 
     code: ClassVar = "cuda-shared-race"
     severity: ClassVar[Severity] = "error"
-
-    def judge(self, line: NotedLine) -> Severity:
-        """A warning where code from before Volta relies on lockstep, and where it may be that a value is not used."""
-        kinds = {note.get("kind") for note in line.notes}
-        return "warning" if kinds <= {LOCKSTEP, "global-race", "global-warp-race"} else self.severity
+    milder: ClassVar = dict.fromkeys((LOCKSTEP, "global-race", "global-warp-race"), "warning")
+    """Code from before Volta relies on lockstep, and it may be that a value in global memory is not used."""
 
     def advice(self, line: NotedLine) -> str:
         """What to change."""

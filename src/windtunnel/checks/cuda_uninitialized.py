@@ -8,8 +8,6 @@ from windtunnel.checks._cuda import CudaKernelCheck
 from windtunnel.checks._notes import NotedLine
 from windtunnel.trace.finding import Severity
 
-PARTLY = "partly-uninitialized-read"
-
 
 class CudaUninitialized(CudaKernelCheck):
     """Memory is read that no CUDA kernel has written.
@@ -47,10 +45,7 @@ class CudaUninitialized(CudaKernelCheck):
 
     code: ClassVar = "cuda-uninitialized"
     severity: ClassVar[Severity] = "error"
-
-    def judge(self, line: NotedLine) -> Severity:
-        """A remark where a part of each access was written."""
-        return "info" if {note.get("kind") for note in line.notes} == {PARTLY} else self.severity
+    milder: ClassVar = {"partly-uninitialized-read": "info"}
 
     def advice(self, line: NotedLine) -> str:
         """What to change."""

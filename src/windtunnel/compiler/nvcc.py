@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,16 +96,24 @@ def required() -> Nvcc:
     raise UnsupportedError(MISSING)
 
 
+def without(options: Sequence[str], names: Sequence[str]) -> Iterator[str]:
+    """The options but those of these names, whose value stands behind a `=` or is the next word."""
+    left = iter(options)
+    for option in left:
+        name, given, _ = option.partition("=")
+        if name not in names:
+            yield option
+        elif not given:
+            next(left, None)
+
+
 def wanted(options: Sequence[str]) -> tuple[str, ...]:
     """A user's options of nvcc without those that say for which GPU it compiles and what it makes."""
     found: list[str] = []
-    left = iter(options)
+    left = without(options, WITH_VALUE)
     for option in left:
         name, given, value = option.partition("=")
-        if name in WITH_VALUE:
-            if not given:
-                next(left, None)
-        elif name.lstrip("-") == "maxrregcount":
+        if name.lstrip("-") == "maxrregcount":
             found.append(f"--maxrregcount={value if given else next(left, '')}")
         elif not OTHERWISE.match(option):
             found.append(option)

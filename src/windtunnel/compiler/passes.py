@@ -14,7 +14,7 @@ from windtunnel.compiler import parts, unset
 from windtunnel.compiler.accesses import whole_accesses
 from windtunnel.compiler.clang import INCLUDE, QUIET, Clang, CompileError
 from windtunnel.compiler.host_calls import ANYTHING, declarations
-from windtunnel.compiler.nvcc import Nvcc
+from windtunnel.compiler.nvcc import Nvcc, without
 from windtunnel.compiler.parts import Parts
 from windtunnel.compiler.shared_variables import rewritten
 
@@ -195,13 +195,9 @@ def fast_math_in(options: Sequence[str]) -> bool:
 def translated(options: Sequence[str]) -> tuple[str, ...]:
     """The options of nvcc or of a C++ compiler that mean something to clang, as clang has them."""
     found: list[str] = []
-    left = iter(options)
+    left = without(options, VALUED)
     for option in left:
-        name, given, _ = option.partition("=")
-        if name in VALUED:
-            if not given:
-                next(left, None)
-        elif option in ("-I", "-D", "-U", "-isystem", "-include", "-L"):
+        if option in ("-I", "-D", "-U", "-isystem", "-include", "-L"):
             found += [option, next(left, "")]
         elif KEPT.match(option) and not option.startswith(OF_OTHERS):
             found.append(option)

@@ -446,7 +446,8 @@ class Machine:
         after the last `but_last` of it: a copy from pageable memory returns before its bytes arrive."""
         if stream.capture is not None:
             raise stream.capture.fail(capture.UNSUPPORTED)
-        self._staged |= {(stream.agent, stream.epoch)} if but_last else set()
+        if but_last:
+            self._staged.add((stream.agent, stream.epoch))
         order = {**stream.order, stream.agent: stream.epoch - but_last}
         return self._synchronize(host, stream, stream.ready_ns, order, name, site)
 
