@@ -7,7 +7,7 @@
 Nothing of what the files held is used but the bands that only the exam tells of (`make exam ARGS=--bands`), so that the
 same tables give the same files, byte for byte. The order: kernels that were timed one by one (products, memory-bound
 kernels, attention, FP32 convolutions of 3 x 3, transforms, decompositions), what is known from whole models (curves and
-shares of Lambda's and NVIDIA's programs, then those of timm's, eager and compiled; these once more beside measured
+shares of Lambda's and NVIDIA's programs, then those of timm's, eager and compiled; both once more beside measured
 kernels, which tell a GPU without any what multiprocessors bound; then the former again), bands, collectives in a node
 and between nodes, and last what real GPUs took beside all that (`calibrate_neighbours`).
 """
@@ -86,6 +86,7 @@ def calibrate() -> None:
         "curves and shares of whole models": calibrate_cost.calibrate,
         "shares of image models": lambda: found.append(calibrate_images.calibrate()),
         "measured kernels": calibrate_neighbours.calibrate,
+        "curves and shares of whole models beside measured kernels": calibrate_cost.calibrate,
         "shares of image models beside measured kernels": lambda: found.append(calibrate_images.calibrate()),
         "curves and shares of whole models again": calibrate_cost.calibrate,
         "memory-bound kernels, left out": calibrate_streams.validate,
