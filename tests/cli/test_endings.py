@@ -80,6 +80,7 @@ def test_what_ends_past_python_is_recorded_once_and_what_is_killed_is_no_evidenc
 
 LIMITED = """
 import os, resource, sys, torch
+sys.dont_write_bytecode = True  # what is imported under the limit would be cut short for every later process
 x = torch.ones(3, device="cuda")
 limit = getattr(resource, sys.argv[1])
 resource.setrlimit(limit, (5000, 5000) if sys.argv[1] == "RLIMIT_FSIZE" else (30, 30))

@@ -294,6 +294,7 @@ def test_a_folder_that_may_not_be_written_to_is_said_before_training(path):
 
 NO_ROOM = """
 import resource, sys
+sys.dont_write_bytecode = True  # what is imported under the limit would be cut short for every later process
 sys.path.insert(0, {helpers!r})
 import test_checkpoint_folders as folder_tests
 from pathlib import Path

@@ -54,6 +54,7 @@ def test_a_file_that_cannot_be_written_is_one_sentence(path: str, tmp_path: Path
 
 FULL = """
 import resource, signal, sys, torch
+sys.dont_write_bytecode = True  # what is imported under the limit would be cut short for every later process
 from windtunnel.errors import UsageError
 from windtunnel.train import save_parameters
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
