@@ -21,6 +21,18 @@ TYPE_NAMES = {
 DTYPES = {name: dtype for dtype, name in TYPE_NAMES.items()}
 
 
+RENAMED = ("Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short")
+"""Scalar types whose tensors have old names in Python's errors (`processErrorMsg` of torch/csrc/Exceptions.cpp)."""
+
+
+def tensor_type(dtype: torch.dtype, on_device: bool) -> str:
+    """What an error calls the type of a tensor: torch.cuda.HalfTensor, CUDABFloat16Type."""
+    name = scalar_type(dtype)
+    if name in RENAMED:
+        return f"torch.{'cuda.' if on_device else ''}{name}Tensor"
+    return f"{'CUDA' if on_device else 'CPU'}{name}Type"
+
+
 def scalar_type(dtype: torch.dtype) -> str:
     """The name that C++ has for a dtype in its messages: Float, Long, ComplexDouble, Float8_e5m2."""
     name = str(dtype).removeprefix("torch.")

@@ -37,6 +37,7 @@ from windtunnel.seam.torch.tags import (
     storage_of,
     tag_of,
 )
+from windtunnel.seam.torch.type_names import tensor_type
 from windtunnel.trace.kineto import copy_name
 from windtunnel.trace.operation import Signature
 
@@ -425,8 +426,9 @@ def pin_memory(dispatch: Dispatch, call: Call) -> Result:
     tensor = call.args[0]
     tag = tag_of(tensor)
     if tag.device >= 0:
-        name = f"torch.cuda.{_type_name(tensor)}"
-        raise RuntimeError(f"cannot pin '{name}' only dense CPU tensors can be pinned")
+        raise RuntimeError(
+            f"cannot pin '{tensor_type(tensor.dtype, on_device=True)}' only dense CPU tensors can be pinned"
+        )
     if tag.pinned:
         return tensor
     if tensor.is_nested or tensor.layout is not torch.strided:
@@ -439,10 +441,6 @@ def pin_memory(dispatch: Dispatch, call: Call) -> Result:
     # The host copies it, which is what a transfer from pageable memory takes longer.
     dispatch.local.host.advance(cost.staging_ns(size))
     return out
-
-
-def _type_name(tensor: Tensor) -> str:
-    return torch._C.TensorBase.type(tensor).rsplit(".", 1)[1]
 
 
 def set_(dispatch: Dispatch, call: Call) -> Result:

@@ -10,8 +10,12 @@ from math import nan
 
 import torch
 
+from windtunnel.seam.torch.plans.dtypes import FLOATING, refusal
+from windtunnel.seam.torch.plans.halves import HALVES
+
 aten = torch.ops.aten
 Tensor = torch.Tensor
+SOLVED = FLOATING.difference(HALVES)
 
 
 def of_blocks(kernel: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -23,6 +27,8 @@ def of_blocks(kernel: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tup
     def run(self: Tensor, A: Tensor, *options: bool, **out: Tensor) -> tuple[Tensor, Tensor]:  # noqa: N803
         if A.layout is not torch.sparse_bsr:
             return kernel(self, A, *options, **out)
+        if self.dtype not in SOLVED and A._nnz() and self.numel():
+            raise refusal("block_sparse_triangular_solve_vec", self.dtype)
         solution, matrix = aten.triangular_solve.default(self, A.to_dense(), *options)
         if A._nnz() == 0:
             solution.fill_(nan)

@@ -5,6 +5,7 @@
 - Half precision is summed in float32 and rounded once, as tensor cores do (see `products`).
 - Of one channel into one, as in image filters, a convolution is a sum of shifted pictures: the CPU's library pads the
   one channel to a vector of them, and takes twenty times as long (2x2 over 2048x2048: 300 ms against 14 on one core).
+- Tensors of several types are refused in the same words as on several devices.
 - The CPU convolves integers of 64 bits; cuDNN refuses them (aten/src/ATen/cudnn/Types.cpp).
 - Results of lines that lie channels last stay so; the CPU makes them contiguous. What cuDNN's one layout asks to copy
   comes before (`dispatch.layouts`).
@@ -22,6 +23,7 @@ from windtunnel.seam.torch.plans.dtypes import CUDNN, FLOATING
 from windtunnel.seam.torch.plans.halves import in_float32
 from windtunnel.seam.torch.scratch.need import NOTHING, Demand, Need, Row, size_of
 from windtunnel.seam.torch.tags import device_of, disable_torch_function, is_contiguous
+from windtunnel.seam.torch.type_names import tensor_type
 
 Tensor = torch.Tensor
 stock = torch.ops.aten.convolution.default._op
@@ -139,6 +141,22 @@ def _search(images: torch.Tensor, weight: torch.Tensor, result: torch.Tensor, ca
 # ---------------------------------------------------------------------------------------------- layout
 
 
+def of_one_type(function: Callable[..., object]) -> Callable[..., object]:
+    """A convolution, refused where its tensors have several types: the CPU's libraries have other words for that.
+
+    Source: `check_input_same_type_as_parameters` of aten/src/ATen/native/Convolution.cpp, which stands before cuDNN.
+    """
+
+    def convolved(input: Tensor, weight: Tensor, bias: Tensor | None, *args: object) -> object:
+        for what, other in (("weight", weight), ("bias", bias)):
+            if other is not None and other.dtype != input.dtype:
+                ours, theirs = (tensor_type(one.dtype, on_device=True) for one in (input, other))
+                raise RuntimeError(f"Input type ({ours}) and {what} type ({theirs}) should be the same")
+        return function(input, weight, bias, *args)
+
+    return convolved
+
+
 def lines_laid_out(function: Callable[..., object], place: int) -> Callable[..., object]:
     """A convolution whose results lie as cuDNN's do also where the images are lines, which the CPU makes contiguous."""
 
@@ -152,7 +170,7 @@ def lines_laid_out(function: Callable[..., object], place: int) -> Callable[...,
 
 
 RUN = {
-    "aten::convolution": lines_laid_out(in_float32(thin), OPERANDS["aten::convolution"]),
+    "aten::convolution": lines_laid_out(of_one_type(in_float32(thin)), OPERANDS["aten::convolution"]),
     "aten::convolution_backward": lines_laid_out(
         in_float32(torch.ops.aten.convolution_backward.default._op), OPERANDS["aten::convolution_backward"]
     ),

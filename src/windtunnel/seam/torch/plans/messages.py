@@ -12,7 +12,7 @@ from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverloa
 from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.dtypes import DTYPES, refused
 from windtunnel.seam.torch.tags import CPU, FLOATING, VERSION, tag_of
-from windtunnel.seam.torch.type_names import TYPE_NAMES
+from windtunnel.seam.torch.type_names import tensor_type
 
 
 def device_name(index: int) -> str:
@@ -147,8 +147,7 @@ def _wrapper_mismatch(func: OpOverload, names: Mapping[str, object]) -> str:
 
 
 def _type_name(tensor: torch.Tensor) -> str:
-    name = TYPE_NAMES.get(tensor.dtype, "Tensor")
-    return f"torch.cuda.{name}" if tag_of(tensor).device >= 0 else f"torch.{name}"
+    return tensor_type(tensor.dtype, tag_of(tensor).device >= 0)
 
 
 def _convolution(given: Keywords) -> str:
@@ -240,6 +239,7 @@ KERNELS = {
     "cdist": "cdist_cuda", "pdist": "pdist_cuda", "max_pool2d": "max_pool2d_with_indices_out_cuda_frame",
     "upsample_nearest2d_channels_last": "upsample_nearest2d_out_frame", "take_put_cpu": "put_cuda",
     "linalg_svd_cpu": "svd_cuda_gesvdjBatched",
+    "triangular_solve_out_sparse_csr_impl_mkl": "triangular_solve_out_sparse_csr_cuda_impl",
 }  # fmt: skip
 """Kernels that CUDA names otherwise than by `cuda` in place of `cpu`: what an H200 said of PyTorch's operator database
 (tests/conformance/hardware/2026-11-27-H200-answers.json.gz), and comparisons and triangles like those."""
@@ -251,11 +251,6 @@ def _kernel(name: str) -> str:
 
 REWORDED: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"(?<=arguments from the ')(\w*)CPU(?=' backend)"), r"\1CUDA"),
-    # check_input_same_type_as_parameters of aten/src/ATen/native/Convolution.cpp: oneDNN has a text of its own
-    (
-        re.compile(r"^Input type \(torch\.(\w+)\) and (\w+) type \(torch\.(\w+)\) should be the same.*"),
-        r"Input type (torch.cuda.\1) and \2 type (torch.cuda.\3) should be the same",
-    ),
     # sort_cuda_kernel of aten/src/ATen/native/cuda/Sort.cpp
     (
         re.compile("^ Sort does not support complex dtypes on CPU"),
@@ -277,6 +272,8 @@ REWORDED: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ..
     (re.compile("^expected target dtype to be Long or Byte, but got "), "expected scalar type Long but found "),
     # trace_cuda of aten/src/ATen/native/cuda/ReduceOps.cpp
     (re.compile("^trace: (expected a matrix), but got tensor with dim .*"), r"\1"),
+    # addmm_out_sparse_csr of aten/src/ATen/native/sparse/cuda/SparseBlasImpl.cpp
+    (re.compile("(?<=^addmm: computation on )CPU(?= is not implemented)"), "CUDA"),
     # addmm_out_cuda_impl of aten/src/ATen/native/cuda/Blas.cpp
     (re.compile("^expected m1 and m2 to have"), "expected mat1 and mat2 to have"),
     (re.compile('^"(\\w+)(?=" not implemented for)'), lambda found: f'"{_kernel(found[1])}'),
@@ -284,8 +281,9 @@ REWORDED: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ..
 """What the CPU's kernels say, and what CUDA's say instead."""
 
 
-REFUSED = re.compile("does not support \\w+ dtypes on CPU$")
-"""Checks that the CPU's kernels make first of all, where CUDA's have none and refuse in the common words (topk)."""
+REFUSED = re.compile("does not support \\w+ dtypes on CPU$|^sparse_sampled_addmm: Expected self to be a floating-point")
+"""Checks that the CPU's kernels make first of all, where CUDA's have none and refuse in the common words (topk,
+sampled_addmm)."""
 
 
 def of_cuda(error: RuntimeError, name: str, args: Arguments) -> RuntimeError | None:
