@@ -163,6 +163,24 @@ TEXTS: dict[str, Made] = {
     "Input type (torch.cuda.HalfTensor) and weight type (torch.cuda.FloatTensor) should be the same": lambda: F.conv2d(
         image(torch.half), image()
     ),
+    # kijai/ComfyUI-WanVideoWrapper#35, LeapLabTHU/ACmix#15
+    "Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.HalfTensor) should be the same": lambda: F.conv2d(
+        image(), image(torch.half)
+    ),
+    "Input type (CUDABFloat16Type) and weight type (torch.cuda.HalfTensor) should be the same": lambda: F.conv2d(
+        image(torch.bfloat16), image(torch.half)
+    ),
+    "Input type (CUDABFloat16Type) and weight type (CPUBFloat16Type) should be the same": lambda: F.conv2d(
+        image(torch.bfloat16), image(torch.bfloat16).cpu()
+    ),
+    "Input type (torch.cuda.DoubleTensor) and weight type (torch.cuda.FloatTensor) should be the same": lambda: (
+        F.conv_transpose2d(image(torch.double), image())
+    ),
+    "cannot pin 'CUDABFloat16Type' only dense CPU tensors can be pinned": lambda: image(torch.bfloat16).pin_memory(),
+    # pytorch/pytorch#117122: "`driver` other than `gels`"
+    "torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA": lambda: torch.linalg.lstsq(
+        image()[0, 0], image()[0, 0], driver="gelsd"
+    ),
     "Input type (float) and bias type (c10::Half) should be the same": lambda: F.conv2d(
         image(), image(), torch.ones(1, dtype=torch.half, device="cuda")
     ),

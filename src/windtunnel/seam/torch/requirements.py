@@ -107,6 +107,7 @@ NEEDED = {
         torch.ops.aten._test_autograd_multiple_dispatch_view_copy.default
         torch.ops.aten._int_mm.default._op torch.ops.aten._int_mm.out._op
         torch.ops.aten.baddbmm.default._op torch.ops.aten.bmm.default._op torch.ops.aten.convolution.default._op
+        torch.ops.aten._sparse_addmm.default._op
         torch.ops.aten.convolution_backward.default._op torch.ops.aten.mm.default._op torch.ops.aten.nansum.default._op
         torch.ops.aten.native_batch_norm.default._op torch.ops.aten.native_batch_norm_backward.default._op
         torch.utils.flop_counter.flop_registry
@@ -131,7 +132,7 @@ NEEDED = {
     "functions that depend on a dispatch mode": """
         torch._prims_common.wrappers._maybe_resize_out
         torch.ops.aten._linalg_eigh.default torch.ops.aten._linalg_eigvals.default torch.ops.aten._linalg_svd.default
-        torch.ops.aten.linalg_eig.default._op
+        torch.ops.aten.linalg_eig.default._op torch.ops.aten.linalg_lstsq.default._op
     """,
     "FakeTensorMode": """
         torch._subclasses.fake_tensor.FakeTensor torch._subclasses.fake_tensor._DISPATCH_META_HANDLERS

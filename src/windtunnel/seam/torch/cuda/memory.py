@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from windtunnel.machine.device import Device
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.state.memory import read_settings
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import VERSION
 
 C = torch._C
+UNKNOWN = "Allocator not initialized for device"
 OOM_REJECTIONS = (2, 12)
 """The first PyTorch that counts what `throw_on_cudamalloc_oom` refuses (pytorch/pytorch#179473)."""
 FLATTENS_POOLS = (
@@ -27,9 +29,20 @@ def patches(state: State) -> list[Patch]:
     return found
 
 
+def _device(state: State, index: int, words: str = "Invalid device argument") -> Device:
+    """The device whose allocator is meant, all of which PyTorch makes when CUDA is initialized, and not before.
+
+    C++ writes the number as a character, and a text ends at the first zero: of GPU 0 it says less. Source:
+    `assertValidDevice` of c10/cuda/CUDACachingAllocator.cpp; reports: intel/auto-round#1780, pytorch/pytorch#72404.
+    """
+    if state.visible is None or not 0 <= index < len(state.machine.devices):
+        raise RuntimeError(f"{words} {chr(index & 0xFF)}: did you call init?".partition("\0")[0])
+    return state.device(index)
+
+
 def _statistics(state: State) -> dict[str, object]:
     def stats(index: int) -> dict[str, object]:
-        device = state.device(index)
+        device = _device(state, index)
         state.drain(device)
         found = dict(device.allocator.memory_stats())
         if not FLATTENS_POOLS:
@@ -39,12 +52,14 @@ def _statistics(state: State) -> dict[str, object]:
         return found
 
     def reset_peak(index: int) -> None:
-        state.drain(state.device(index))
-        state.device(index).reset_peak()
+        device = _device(state, index)
+        state.drain(device)
+        device.reset_peak()
 
     def reset_accumulated(index: int) -> None:
-        state.drain(state.device(index))
-        state.device(index).allocator.reset_accumulated()
+        device = _device(state, index)
+        state.drain(device)
+        device.allocator.reset_accumulated()
 
     return {
         "memoryStats": stats,
@@ -68,12 +83,12 @@ def _allocator(state: State) -> dict[str, object]:
             device.allocator.empty_cache()
 
     def set_fraction(fraction: float, index: int) -> None:
-        state.device(index).allocator.set_memory_fraction(fraction)
+        _device(state, index, UNKNOWN).allocator.set_memory_fraction(fraction)
 
     return {
         "emptyCache": empty_cache,
         "setMemoryFraction": set_fraction,
-        "getMemoryFraction": lambda index: state.device(index).allocator.memory_fraction,
+        "getMemoryFraction": lambda index: _device(state, index, UNKNOWN).allocator.memory_fraction,
         "getAllocatorBackend": lambda: state.alloc_conf.backend,
         "cudaCachingAllocator_set_allocator_settings": lambda text: _set_settings(state, text),
         "cudaCachingAllocator_is_enabled": lambda: state.memory.caching,
