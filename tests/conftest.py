@@ -22,6 +22,9 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+# Collecting makes a million objects, all of which stay: looks for garbage among them took a sixth of it.
+gc.disable()
+
 FIRST = (
     "test_first_screen", "test_folding", "test_programs", "test_cluster_command", "test_pages", "test_nodata_ranks",
     "test_determinism", "test_emulated_run", "test_recovery", "test_many_machines", "test_plan_clusters",
@@ -60,6 +63,7 @@ def pytest_collection_finish() -> None:
     """
     _set_apart()
     gc.set_threshold(50_000, 10, 10)
+    gc.enable()
 
 
 def pytest_runtest_logfinish() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -66,33 +67,41 @@ def _groups(root: Path) -> Iterator[tuple[int, int]]:
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            mount, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", ("inactive_file", "active_file"))
+            mount, names = (
+                f"{root}/sys/fs/cgroup",
+                ("memory.max", "memory.current", ("inactive_file", "active_file")),
+            )
         elif "memory" in controllers.split(","):
             mount, names = (
-                root / "sys/fs/cgroup/memory",
+                f"{root}/sys/fs/cgroup/memory",
                 ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
             )
         else:
             continue
-        folder = mount / path.lstrip("/")
+        folder = f"{mount}/{path.strip('/')}".rstrip("/")
         while True:
             found = _group(folder, *names)
             if found is not None:
                 yield found
             if folder == mount:
                 break
-            folder = folder.parent
+            folder = os.path.dirname(folder)
 
 
-def _group(folder: Path, limit: str, usage: str, cache: tuple[str, str]) -> tuple[int, int] | None:
+def _group(folder: str, limit: str, usage: str, cache: tuple[str, str]) -> tuple[int, int] | None:
     try:
-        most = int((folder / limit).read_text(encoding="utf-8"))  # "max" is no number: there is no limit
-        used = int((folder / usage).read_text(encoding="utf-8"))
-        words = (line.split() for line in (folder / "memory.stat").read_text(encoding="utf-8").splitlines())
+        most = int(_text(f"{folder}/{limit}"))  # "max" is no number: there is no limit
+        used = int(_text(f"{folder}/{usage}"))
+        words = (line.split() for line in _text(f"{folder}/memory.stat").splitlines())
         cached = sum(int(word[1]) for word in words if word[0] in cache)
     except (OSError, ValueError):
         return None
     return most, max(0, used - cached)
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 class Room:

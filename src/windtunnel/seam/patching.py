@@ -64,13 +64,16 @@ class Patches:
 
     def apply(self, patches: Iterable[Patch]) -> None:
         """Replace every name; what is replaced already stays restorable to its first value."""
-        for owner, name, value in patches:
-            before = _found(owner, name)
-            value = fitted(value, before)
-            self._undo.append((owner, name, before))
-            if callable(value) or hasattr(value, "__get__"):
-                self._made.setdefault(id(value), Patch(owner, name, value))
-            _put(owner, name, value)
+        note, made = self._undo.append, self._made
+        for patch in patches:
+            owner, name, value = patch
+            # A function's defaults are an attribute that its __dict__ does not hold.
+            before = getattr(owner, name) if type(owner) is FunctionType else vars(owner).get(name, _ABSENT)
+            known = fitted(value, before)
+            note((owner, name, before))
+            if callable(known) or hasattr(known, "__get__"):
+                made.setdefault(id(known), patch if known is value else Patch(owner, name, known))
+            _put(owner, name, known)
 
     def restore(self) -> None:
         """Put everything back, last replaced first; names that did not exist are removed."""
@@ -116,13 +119,6 @@ class Patches:
     def __iter__(self) -> Iterator[tuple[object, str, object]]:
         """What is replaced: (owner, name, what stood there)."""
         return iter(self._undo)
-
-
-def _found(owner: object, name: str) -> object:
-    # A function's defaults are an attribute that its __dict__ does not hold.
-    if isinstance(owner, FunctionType):
-        return getattr(owner, name)
-    return vars(owner).get(name, _ABSENT)
 
 
 def _put(owner: object, name: str, value: object) -> None:

@@ -55,6 +55,7 @@ class Deferring:
         return None
 
 
+NUMBERS = tuple(map(int, signal.valid_signals()))
 _PENDING: deque[tuple[int, Handler]] = deque()
 
 
@@ -125,7 +126,7 @@ class Handlers:
     def _replace(self, replacement: Callable[[Handler], Handler | None]) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in signal.valid_signals():
+        for number in NUMBERS:
             handler = signal.getsignal(number)
             if callable(handler) and (new := replacement(handler)) is not None:
                 signal.signal(number, new)

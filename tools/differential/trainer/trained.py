@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
-from torchmetrics import MeanAbsoluteError
 
 from tools.differential.trainer.outcome import TrainerOutcome
 from tools.differential.trainer.pieces import (
@@ -192,6 +191,8 @@ class Run:
         return Tensors(*source, batch_size=32) if self.config.validation == "Tensors" else source
 
     def metrics(self) -> dict[str, Any]:
+        from torchmetrics import MeanAbsoluteError  # and matplotlib with it
+
         found = {"mae": mae, "view": view, "torchmetrics": MeanAbsoluteError(), "keep": Keep()}
         return {name: found[name] for name in self.config.metrics}
 

@@ -51,7 +51,7 @@ def patches(state: State) -> list[Patch]:
         if name not in FROM_DATA and name != UNNAMED and getattr(owner, name, None) is f
     ]
     names += [(torch, name) for name in LIKE]
-    found = [patch for owner, name in names for patch in public(owner, name, Factory(getattr(owner, name), _check_out))]
+    found = [patch for owner, name in names for patch in public(owner, name, _factory(getattr(owner, name)))]
     for name in FROM_DATA:
         found += public(torch, name, StandIn(getattr(torch, name), _from_data(state, getattr(torch, name))))
     found += public(torch, UNNAMED, StandIn(getattr(torch, UNNAMED), _range(state)))
@@ -64,6 +64,12 @@ def patches(state: State) -> list[Patch]:
     found.append(Patch(torch._C._nn, "_parse_to", _parse_to(torch._C._nn._parse_to)))
     before = {id(getattr(patch.owner, patch.name)): patch.value for patch in found if patch.owner in (torch, torch.fft)}
     return [*found, *imported(before, LIBRARIES)]
+
+
+@functools.cache
+def _factory(stock: Callable[..., object]) -> Factory:
+    """Its stand-in, the same in every emulation of a process."""
+    return Factory(stock, _check_out)
 
 
 def _alone() -> bool:

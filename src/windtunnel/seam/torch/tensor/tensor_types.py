@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeGuard
 
 import torch
@@ -17,8 +18,8 @@ from windtunnel.seam.torch.type_names import TYPE_NAMES
 
 def patches(state: State) -> list[Patch]:
     """One class a dtype, in `torch` and in `torch.cuda`; in `torch.cuda.sparse`, for the dtypes that have one there."""
-    warned: list[bool] = []
-    found = [Patch(torch.cuda, name, _tensor_type(name, dtype, warned)) for dtype, name in TYPE_NAMES.items()]
+    WARNED.clear()
+    found = [Patch(torch.cuda, name, _tensor_type(name, dtype)) for dtype, name in TYPE_NAMES.items()]
     default = ["cpu"]  # the device of the default tensor type; what lies there is printed without its device
     names = [name for name in TYPE_NAMES.values() if hasattr(torch, name)]
     host = {name: _host_type(state, getattr(torch, name)) for name in names}
@@ -61,6 +62,8 @@ NOT_RECOMMENDED = (
     "torch.tensor(data, dtype=*, device='cuda') to create tensors."
 )
 """torch/csrc/tensor/python_tensor.cpp; said once."""
+WARNED: list[bool] = []
+"""Not empty once the emulation has said so."""
 
 
 def _host_type(state: State, stock: type[torch.Tensor]) -> object:
@@ -87,7 +90,8 @@ def _host_type(state: State, stock: type[torch.Tensor]) -> object:
     return Meta(stock.__name__, (), names)
 
 
-def _tensor_type(name: str, dtype: torch.dtype, warned: list[bool]) -> object:
+@cache
+def _tensor_type(name: str, dtype: torch.dtype) -> object:
     class Meta(type):
         def __instancecheck__(cls, instance: object) -> bool:
             return _is_one(instance, dtype) and not instance.is_sparse
@@ -103,8 +107,8 @@ def _tensor_type(name: str, dtype: torch.dtype, warned: list[bool]) -> object:
         def __new__(  # type: ignore[misc]
             cls, *args: Any, device: torch.device | str | int | None = None
         ) -> torch.Tensor:
-            if torch.is_warn_always_enabled() or not warned:
-                warned.append(True)
+            if torch.is_warn_always_enabled() or not WARNED:
+                WARNED.append(True)
                 warnings.warn(NOT_RECOMMENDED, stacklevel=2)
             where = torch.device("cuda") if device is None else torch.device(device)
             if len(args) == 1 and isinstance(args[0], torch.Tensor):
@@ -122,6 +126,7 @@ def _tensor_type(name: str, dtype: torch.dtype, warned: list[bool]) -> object:
     return TensorType
 
 
+@cache
 def _sparse_type(name: str, dtype: torch.dtype) -> object:
     """A sparse type on a device: like the host's, it makes tensors where indices and values are."""
     stock: Callable[..., torch.Tensor] = getattr(torch.sparse, name)
