@@ -177,6 +177,13 @@ TEXTS: dict[str, Made] = {
         F.conv_transpose2d(image(torch.double), image())
     ),
     "cannot pin 'CUDABFloat16Type' only dense CPU tensors can be pinned": lambda: image(torch.bfloat16).pin_memory(),
+    "Expected tensor for argument #1 'input' to have the same type as tensor for argument #2 'weight'; but type "
+    "torch.cuda.FloatTensor does not equal torch.cuda.HalfTensor (while checking arguments for cudnn_batch_norm)": (
+        lambda: torch.nn.BatchNorm2d(1).cuda().half()(image())
+    ),
+    "\"fused_dropout\" not implemented for 'ComplexFloat'": lambda: F.dropout(image(torch.complex64)),
+    "\"adaptive_avg_pool2d_cuda\" not implemented for 'Long'": lambda: F.adaptive_avg_pool2d(image(torch.int64), 2),
+    "expected probabilities tensor to have floating type, got Long": lambda: torch.bernoulli(image(torch.int64)),
     # pytorch/pytorch#117122: "`driver` other than `gels`"
     "torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA": lambda: torch.linalg.lstsq(
         image()[0, 0], image()[0, 0], driver="gelsd"

@@ -17,9 +17,15 @@ import torch
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.halves import HALVES, wide
+from windtunnel.seam.torch.type_names import tensor_type
 
 Tensor = torch.Tensor
 stock = torch.ops.aten.native_batch_norm.default._op
+OTHER_TYPE = (
+    "Expected tensor for argument #1 'input' to have the same type as tensor for argument #2 'weight'; but type {} "
+    "does not equal {} (while checking arguments for cudnn_batch_norm)"
+)
+"""aten/src/ATen/native/cudnn/BatchNorm.cpp; half precision is taken with weights in float32."""
 stock_backward = torch.ops.aten.native_batch_norm_backward.default._op
 ACCUMULATED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
@@ -143,6 +149,8 @@ def forward(
     """aten::native_batch_norm, below autograd: the output, and mean and inverse deviation in float32."""
     given = (weight, bias, running_mean, running_var)
     if not _is_half(input, given):
+        if weight is not None and input.dtype not in (*HALVES, weight.dtype):
+            raise RuntimeError(OTHER_TYPE.format(*(tensor_type(one.dtype, on_device=True) for one in (input, weight))))
         return stock(input, *given, training, momentum, eps)
     widened = [wide(tensor) for tensor in given]
     out, mean, invstd = stock(wide(input), *widened, training, momentum, eps)

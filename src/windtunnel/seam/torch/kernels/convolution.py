@@ -147,12 +147,12 @@ def of_one_type(function: Callable[..., object]) -> Callable[..., object]:
     Source: `check_input_same_type_as_parameters` of aten/src/ATen/native/Convolution.cpp, which stands before cuDNN.
     """
 
-    def convolved(input: Tensor, weight: Tensor, bias: Tensor | None, *args: object) -> object:
+    def convolved(input: Tensor, weight: Tensor, bias: Tensor | None = None, *args: object, **kwargs: object) -> object:
         for what, other in (("weight", weight), ("bias", bias)):
             if other is not None and other.dtype != input.dtype:
                 ours, theirs = (tensor_type(one.dtype, on_device=True) for one in (input, other))
                 raise RuntimeError(f"Input type ({ours}) and {what} type ({theirs}) should be the same")
-        return function(input, weight, bias, *args)
+        return function(input, weight, bias, *args, **kwargs)
 
     return convolved
 

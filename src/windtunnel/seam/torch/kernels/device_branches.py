@@ -17,6 +17,7 @@ from windtunnel.seam.torch.dispatch.parts import COMPOSITE
 from windtunnel.seam.torch.kernels.mode_dependent import placed
 from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel, substituted
 from windtunnel.seam.torch.plans.arguments import Arguments, OpOverload
+from windtunnel.seam.torch.plans.dtypes import REAL, refusal
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of
 
@@ -70,6 +71,8 @@ def _kernel(func: OpOverload, args: Arguments, _: dict[str, object]) -> object:
 def dropout(state: State, func: OpOverload, input: Tensor, p: float, train: bool) -> object:
     """C++'s dropout: on CUDA one kernel that keeps a mask of one byte an element."""
     if train and 0 < p < 1 and device_of(input) >= 0 and input.numel() > 0:
+        if input.dtype not in REAL:
+            raise refusal("fused_dropout", input.dtype)
         return aten.native_dropout.default(input, p, True)[0]
     return func._op_dk(COMPOSITE, input, p, train)  # `decompose` takes a function in Python, which copies
 

@@ -238,7 +238,7 @@ KERNELS = {
     "binary_cross_entropy": "binary_cross_entropy_out_cuda", "multi_margin_loss_cpu_kernel": "multi_margin_loss_cuda",
     "cdist": "cdist_cuda", "pdist": "pdist_cuda", "max_pool2d": "max_pool2d_with_indices_out_cuda_frame",
     "upsample_nearest2d_channels_last": "upsample_nearest2d_out_frame", "take_put_cpu": "put_cuda",
-    "linalg_svd_cpu": "svd_cuda_gesvdjBatched",
+    "linalg_svd_cpu": "svd_cuda_gesvdjBatched", "adaptive_avg_pool2d": "adaptive_avg_pool2d_cuda",
     "triangular_solve_out_sparse_csr_impl_mkl": "triangular_solve_out_sparse_csr_cuda_impl",
 }  # fmt: skip
 """Kernels that CUDA names otherwise than by `cuda` in place of `cpu`: what an H200 said of PyTorch's operator database
@@ -274,6 +274,11 @@ REWORDED: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ..
     (re.compile("^trace: (expected a matrix), but got tensor with dim .*"), r"\1"),
     # addmm_out_sparse_csr of aten/src/ATen/native/sparse/cuda/SparseBlasImpl.cpp
     (re.compile("(?<=^addmm: computation on )CPU(?= is not implemented)"), "CUDA"),
+    # bernoulli_kernel of aten/src/ATen/native/cuda/DistributionTemplates.h
+    (
+        re.compile("^\"bernoulli_tensor_cpu_p_\" not implemented for '(\\w+)'"),
+        r"expected probabilities tensor to have floating type, got \1",
+    ),
     # addmm_out_cuda_impl of aten/src/ATen/native/cuda/Blas.cpp
     (re.compile("^expected m1 and m2 to have"), "expected mat1 and mat2 to have"),
     (re.compile('^"(\\w+)(?=" not implemented for)'), lambda found: f'"{_kernel(found[1])}'),
@@ -281,6 +286,8 @@ REWORDED: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ..
 """What the CPU's kernels say, and what CUDA's say instead."""
 
 
+UNIMPLEMENTED = re.compile("not implemented for|^Could not run")
+"""What is a NotImplementedError."""
 REFUSED = re.compile("does not support \\w+ dtypes on CPU$|^sparse_sampled_addmm: Expected self to be a floating-point")
 """Checks that the CPU's kernels make first of all, where CUDA's have none and refuse in the common words (topk,
 sampled_addmm)."""
@@ -291,5 +298,8 @@ def of_cuda(error: RuntimeError, name: str, args: Arguments) -> RuntimeError | N
     text = str(error)
     for pattern, words in REWORDED:
         if pattern.search(text):
-            return type(error)(pattern.sub(words, text))
+            said = pattern.sub(words, text)
+            return (RuntimeError if UNIMPLEMENTED.search(text) and not UNIMPLEMENTED.search(said) else type(error))(
+                said
+            )
     return refused(DTYPES[name], args) if name in DTYPES and REFUSED.search(text) else None
