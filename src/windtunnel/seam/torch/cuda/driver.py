@@ -101,15 +101,14 @@ def _capabilities(state: State) -> set[tuple[int, int]]:
 def _sleep(state: State, cycles: int) -> None:
     local = state.local
     device = state.use(local.device)
-    state.machine.busy(local.host, local.streams[local.device], cycles * 1000 // device.gpu.clock_mhz)
+    state.machine.busy(local.host, state.current_stream(local.device), cycles * 1000 // device.gpu.clock_mhz)
 
 
 def _streams(state: State) -> dict[str, object]:
     local = state.local
 
     def current(index: int) -> tuple[int, int, int]:
-        stream = local.streams[index]
-        return state.current_id(stream), index, CUDA_TYPE
+        return state.current_id(state.current_stream(index)), index, CUDA_TYPE
 
     def default(index: int) -> tuple[int, int, int]:
         return 0, index, CUDA_TYPE
@@ -119,7 +118,7 @@ def _streams(state: State) -> dict[str, object]:
         local.device = device_index
 
     def raw(index: int = 0) -> int:
-        return int(state.wrap_stream(local.streams[index]).cuda_stream)
+        return int(state.wrap_stream(state.current_stream(index)).cuda_stream)
 
     def handle(library: str, first: int) -> int:
         handles.make(state, library, local.device)
@@ -193,7 +192,7 @@ def _accelerator(state: State) -> dict[str, object]:
 
     def current(index: int) -> object:
         torch.cuda._lazy_init()
-        return state.wrap_stream(local.streams[local.device if index is None else index])
+        return state.wrap_stream(state.current_stream(local.device if index is None else index))
 
     return {
         "getAccelerator": lambda: CUDA,

@@ -39,8 +39,7 @@ def patches(state: State) -> list[Patch]:
     def current_stream(device: object = None) -> object:
         cuda._lazy_init()
         index = _index(state, device)
-        stream = state.local.streams[index]
-        stream = state.order.current(index, stream) if state.machine.concurrent else stream
+        stream = state.current_stream(index)
         return wrap(stream, state.current_id(stream))
 
     def default_stream(device: object = None) -> object:
@@ -185,9 +184,8 @@ class EventMethods:
         return ctypes.c_void_p(self.cuda_event)
 
     def record(self, stream: StreamObject | None = None) -> None:
-        found = (
-            self._state.local.streams[self._state.local.device] if stream is None else stream_of(self._state, stream)
-        )
+        state = self._state
+        found = state.current_stream(state.local.device) if stream is None else stream_of(state, stream)
         if self._device is not None and self._device != found.device:
             raise RuntimeError(f"Event device {self._device} does not match recording stream's device {found.device}.")
         first, self._device = self._device is None, found.device
@@ -196,9 +194,8 @@ class EventMethods:
         self._state.gpu_trace.recorded(self, handle(found), first)
 
     def wait(self, stream: StreamObject | None = None) -> None:
-        found = (
-            self._state.local.streams[self._state.local.device] if stream is None else stream_of(self._state, stream)
-        )
+        state = self._state
+        found = state.current_stream(state.local.device) if stream is None else stream_of(state, stream)
         self._state.machine.wait_event(self._state.host(), self._wt, found, self._state.site())
         self._state.gpu_trace.waited(self, handle(found))
 

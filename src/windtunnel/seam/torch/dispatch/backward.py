@@ -20,8 +20,9 @@ def patches(state: State) -> list[Patch]:
     def run_backward(*args: Any, **kwargs: object) -> object:
         local = state.local
         differentiated(state, args[0])
-        before = local.callers
+        before, crossings = local.callers, local.crossings
         local.callers = callers = list(local.streams)
+        local.crossings = None
         floated, local.floated = local.floated, []
         host = local.host
         outside_ns, host.extra_ns = host.extra_ns, state.machine.backward_ns
@@ -37,7 +38,7 @@ def patches(state: State) -> list[Patch]:
             return found
         finally:
             local.streams[:] = callers
-            local.callers = before
+            local.callers, local.crossings = before, crossings
             host.extra_ns = outside_ns
             local.floated = floated
             state.order.backward_ends()

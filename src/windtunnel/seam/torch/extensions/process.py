@@ -187,10 +187,7 @@ class TorchProcess:
     def current_stream(self, device: int) -> int:
         """The id of the current stream."""
         self.begin()
-        state = self.state
-        stream = state.local.streams[device]
-        stream = state.order.current(device, stream) if self.machine.concurrent else stream
-        return int(state.current_id(stream))
+        return int(self.state.current_id(self.state.current_stream(device)))
 
     def pool_stream(self, device: int, priority: int) -> int:
         """The id of a stream of the pool."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from time import thread_time_ns
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from weakref import ReferenceType, WeakSet
 
 import torch
@@ -20,6 +20,9 @@ from windtunnel.machine.stream import Stream
 from windtunnel.seam.sites import Sites
 from windtunnel.seam.torch.state.host_work import HostWork
 from windtunnel.seam.torch.tags import HOST_TAG, Tag
+
+if TYPE_CHECKING:
+    from windtunnel.seam.torch.state.crossings import Crossings
 
 
 class Apart(NamedTuple):
@@ -50,6 +53,8 @@ class Local(threading.local):
     host: HostThread
     streams: list[Stream]
     callers: list[Stream] | None = None
+    choosing: torch.autograd.graph.Node | None = None  # that in backward made another stream the current one
+    crossings: Crossings | None = None  # in a backward pass, where it goes from one stream to another
     floated: list[ReferenceType[Tag]] | None = None  # in a backward pass, what C++ made there of nothing
     nodes: dict[int, Stream] | None = None
 

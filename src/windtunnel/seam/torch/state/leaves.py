@@ -28,9 +28,12 @@ OUTSIDE = (
 
 
 class Mark:
-    """What is put on a node, to hear of its end."""
+    """What is put on a node: the stream on which it was made. Its own end tells of the node's."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "stream")
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
 
 
 class LeafNode(NamedTuple):
@@ -68,15 +71,24 @@ class Leaves:
         elif known.stream is not stream and known.stream.device == stream.device:
             self.differ = True
 
-    def stream_of(self, leaf: torch.Tensor) -> Stream | None:
-        """The stream on which the leaf's node was made; None where no operator was seen to make it."""
-        known = self._made.get(id(leaf))
-        return known.stream if known is not None and known.lives(leaf) else None
+    def replaced(self, leaf: torch.Tensor, data: torch.Tensor) -> None:
+        """A leaf gets other data: of another type, its node stays with the graphs that have it, and no new one does.
+
+        `VariableHooks::set_data`, torch/csrc/autograd/variable.cpp.
+        """
+        if self._made and id(leaf) in self._made and leaf.dtype is not data.dtype:
+            del self._made[id(leaf)]
+
+    def stream_of(self, node: Node) -> Stream | None:
+        """The stream on which a leaf's node was made; None where no operator was seen to make it."""
+        kept: dict[str, Mark] = node.metadata  # type: ignore[assignment]  # a property of C++
+        mark = kept.get(MARK)
+        return None if mark is None else mark.stream
 
     def _mark(self, leaf: torch.Tensor, stream: Stream) -> None:
         if is_wrapped(leaf) or leaf.layout is not torch.strided or leaf.is_nested:  # of which there are no views
             return
-        mark = Mark()
+        mark = Mark(stream)
         kept: dict[str, Mark] = node_of(leaf).metadata  # type: ignore[assignment]  # a property of C++
         kept[MARK] = mark
         del kept

@@ -21,6 +21,7 @@ from windtunnel.seam.torch.plans.arguments import tensors_in
 from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.state.blank import wrote
 from windtunnel.seam.torch.state.core import Core
+from windtunnel.seam.torch.state.crossings import Crossings
 from windtunnel.seam.torch.state.late import byte_range
 from windtunnel.seam.torch.state.leaves import Leaves, is_leaf
 from windtunnel.seam.torch.state.stale_nodes import MISMATCH, Node, examine, handed, warns
@@ -57,6 +58,7 @@ class Order:
         self.leaves = Leaves()
         self._redirected: dict[Node, Stream] = {}  # nodes that run on a captured stream instead of their own
         self._warned = False
+        self._made_aside = False
         self._window = self._left = WATCHED  # operators to watch before a side stream exists: at a time, still
         self._spent = 0
         self._used: dict[int, dict[int, list[Stream]]] = {}  # by thread and device
@@ -68,9 +70,18 @@ class Order:
             self.leaves.begin([device.default_stream for device in machine.devices])
             machine.begin_streams()
 
-    def switched(self) -> None:
-        """Another stream is this thread's current one: autograd nodes that are made from now on belong to it."""
+    def switch(self, device: int, stream: Stream) -> None:
+        """Another stream is this thread's current one: autograd nodes that are made from now on belong to it.
+
+        A backward node that goes back to its own stream, as at the end of `with torch.cuda.stream(...)`, chooses none.
+        """
         local = self.core.local
+        if local.callers is not None:
+            node = local.choosing = current_node()
+            if node is not None and stream is (self._redirected.get(node) or self._node_stream(node, device)):
+                stream = local.callers[device]
+        local.streams[device] = stream
+        self._sides()
         local.switches.append((get_sequence(), tuple(local.streams)))
         if len(local.switches) > MOST_SWITCHES:
             del local.switches[: MOST_SWITCHES // 2]
@@ -94,12 +105,13 @@ class Order:
 
     def _forward_stream(self, node: Node, device: int, stream: Stream) -> Stream:
         """The stream that the engine runs a node on, and lets wait for those of the nodes before it."""
-        if self._chosen(device, stream):
+        if self._chosen(node, device, stream):
             return stream  # for which the engine waits neither before nor after
+        stream = self.core.local.streams[device]
         found = self._redirected.get(node) or self._node_stream(node, device)
         if found is None or found.device != device:
             found = stream
-        self._backward(found, stream)
+        self._backward(node, found, stream)
         return found
 
     def _node_stream(self, node: Node | None, device: int) -> Stream | None:
@@ -107,7 +119,7 @@ class Order:
         if node is None:
             return self.core.local.streams[device]
         leaf = getattr(node, "variable", None)
-        return self._made_on(node._sequence_nr(), device) if leaf is None else self.leaves.stream_of(leaf)
+        return self._made_on(node._sequence_nr(), device) if leaf is None else self.leaves.stream_of(node)
 
     def _made_on(self, number: int, device: int) -> Stream:
         """The stream of a node's forward: this thread's, else another's that used the device (nn.DataParallel's)."""
@@ -128,18 +140,32 @@ class Order:
             self._forward.append(local.nodes)
         return local.nodes
 
-    def _chosen(self, device: int, stream: Stream) -> bool:
-        """Whether the program chose this stream within backward: in a hook, or in a function of its own."""
-        callers = self.core.local.callers
-        return callers is not None and stream is not callers[device]
+    def _chosen(self, node: Node, device: int, stream: Stream) -> bool:
+        """Whether the program chose this stream within this node of backward: in a hook, or a function of its own.
 
-    def _backward(self, found: Stream, current: Stream) -> None:
+        The engine sets the streams back after each node (`parent_stream_guard`, torch/csrc/autograd/engine.cpp).
+        """
+        local = self.core.local
+        if local.callers is None or stream is local.callers[device]:
+            return False
+        if local.choosing is node:
+            return True
+        local.streams[:] = local.callers
+        local.choosing = None
+        return False
+
+    def _backward(self, node: Node, found: Stream, current: Stream) -> None:
         # The engine makes a node's stream wait for those of the nodes that feed it, and the first one for the
-        # caller's: hold both as a barrier where the stream changes.
-        devices = self._used.setdefault(self.core.local.host.index, {})
+        # caller's: where nothing is known of the nodes, hold both as a barrier where the stream changes.
+        local = self.core.local
+        devices = self._used.setdefault(local.host.index, {})
         used = devices.setdefault(found.device, [current])
+        if local.crossings is not None:
+            for source in local.crossings.before(node, found):
+                self.core.machine.barrier(local.host, source, found)
+        elif used[-1] is not found:
+            self.core.machine.barrier(local.host, used[-1], found)
         if used[-1] is not found:
-            self.core.machine.barrier(self.core.local.host, used[-1], found)
             used.append(found)
 
     def backward_ends(self) -> None:
@@ -161,10 +187,23 @@ class Order:
         """
         local = self.core.local
         differ = self.leaves.differ and not self._warned and warns()
-        if not differ and all(stream.capture is None for stream in local.streams):
+        captured = any(stream.capture is not None for stream in local.streams)
+        several = self._sides() or self.leaves.differ
+        if not (captured or several):
             return False
-        edges = handed(roots, inputs, local.device)
-        return examine(edges, self._node_stream, self._redirected) and differ
+        edges = list(handed(roots, inputs, local.device))
+        mismatch = (differ or captured) and examine(edges, self._node_stream, self._redirected)
+        if several:
+            local.crossings = Crossings(edges, self._node_stream, self._redirected)
+        return mismatch and differ
+
+    def _sides(self) -> bool:
+        """Whether nodes were made on other streams than default ones."""
+        switches = self.core.local.switches
+        if not self._made_aside and switches:
+            number, streams = switches[-1]
+            self._made_aside = number < get_sequence() and any(stream.index for stream in streams)
+        return self._made_aside
 
     def warn(self, line: int) -> None:
         """Give the engine's warning, once, as PyTorch does when the backward pass has ended; it names its own line."""

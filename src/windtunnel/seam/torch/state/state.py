@@ -347,12 +347,16 @@ class State(Core):
     def set_stream(self, device: int, stream_id: int) -> None:
         """Make the stream of an id the current one of its device, on this thread; PyTorch keeps the id."""
         stream = stream_by_id(self, device, stream_id)
-        self.local.streams[device] = stream
-        self.order.switched()
+        self.order.switch(device, stream)
         if stream_id == self.stream_id(stream):
             self.local.handles.pop(stream, None)
         else:
             self.local.handles[stream] = stream_id
+
+    def current_stream(self, device: int) -> Stream:
+        """This thread's current stream of a device: in a backward function, that of its forward."""
+        stream: Stream = self.local.streams[device]
+        return self.order.current(device, stream) if self.machine.concurrent else stream
 
     def current_id(self, stream: Stream) -> int:
         """PyTorch's id of a stream that is this thread's current one."""

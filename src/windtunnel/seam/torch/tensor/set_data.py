@@ -1,7 +1,8 @@
-"""`tensor.data = other` in a rehearsal without data, where a device's tensors are meta tensors and the host's are not.
+"""`tensor.data = other`: a leaf that gets another type's data gets another node for its gradient too.
 
-PyTorch sets the data of a tensor of one kind alone, and a module that is moved between kinds gets new parameters, of
-which its optimizer knows nothing. On CUDA the host's and the device's tensors are of one kind.
+In a rehearsal without data a device's tensors are meta tensors and the host's are not. PyTorch sets the data of a
+tensor of one kind alone, and a module that is moved between kinds gets new parameters, of which its optimizer knows
+nothing. On CUDA the host's and the device's tensors are of one kind.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ swap_contents = torch._C._swap_tensor_impl
 
 
 def patches(state: State) -> list[Patch]:
-    """What a rehearsal without data replaces."""
-    if not state.no_data:
-        return []
+    """The property, and what a rehearsal without data replaces beside it."""
+    leaves = state.order.leaves
 
     def set_data(self: Tensor, value: Tensor) -> None:
+        leaves.replaced(self, value)
+        set_stock(self, value)
+
+    def set_any(self: Tensor, value: Tensor) -> None:
+        leaves.replaced(self, value)
         if _two_kinds(self, value):
             with torch._C._DisableTorchDispatch():  # no work of the program's
                 swap_contents(self, value.detach().requires_grad_(self.requires_grad))
@@ -38,9 +43,11 @@ def patches(state: State) -> list[Patch]:
             _two_kinds(tensor, other) and isinstance(tensor, torch.nn.Parameter)
         )
 
+    if not state.no_data:
+        return [Patch(Tensor, "data", property(get_stock, set_data, doc=stock.__doc__))]
     compatible_stock = torch._has_compatible_shallow_copy_type
     return [
-        Patch(Tensor, "data", property(get_stock, set_data, doc=stock.__doc__)),
+        Patch(Tensor, "data", property(get_stock, set_any, doc=stock.__doc__)),
         Patch(torch, "_has_compatible_shallow_copy_type", compatible),
     ]
 
