@@ -4,8 +4,9 @@ Weights in FP16 with FP32 copies, gradients reduced at the end of a step in one 
 whole blocks computed again with --recompute. vTrain's model of a layer lays activations out as Megatron-LM 3.0 does, of
 which three habits are here: the gradient of a column-parallel product's input is reduced beside the product for its
 weight (tensor_parallel/layers.py), dropout and the addition after it are one kernel (`bias_dropout_add_fused_train`),
-and each rank sends the next stage its own part (p2p_communication.py). The causal mask, which Megatron's softmax
-applies, is left out. Rank 0 prints the milliseconds of a step of --accumulate micro-batches, until all have ended.
+and each rank sends the next stage its own part (p2p_communication.py). Its softmax applies scale and causal mask as it
+reads, and reads no more than the mask leaves (fused_kernels/scaled_upper_triang_masked_softmax.h). Rank 0 prints the
+milliseconds of a step of --accumulate micro-batches, until all have ended.
 """
 
 from __future__ import annotations
@@ -35,6 +36,43 @@ def dropout_add(x: Tensor, residual: Tensor, share: float) -> tuple[Tensor, Tens
     """Dropout and the addition after it, with what was kept."""
     kept, mask = torch.native_dropout(x, share, True)
     return residual + kept, mask
+
+
+@windtunnel.kernel(
+    "megatron::masked_softmax", like="aten::silu", define=True, bytes=lambda scores: 3 * scores.nbytes // 2
+)
+def masked_softmax(scores: Tensor) -> Tensor:
+    """Of each row up to the diagonal; what is above it is written as zeros, and never read.
+
+    A warp keeps a row in its registers, whatever its length: memory bounds it, as an element-wise kernel.
+    """
+    above = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+    return torch.softmax(scores.masked_fill(above, -torch.inf), -1)
+
+
+@windtunnel.kernel(
+    "megatron::softmax_gradient",
+    like="aten::silu_backward",
+    define=True,
+    bytes=lambda grad, mixed: 2 * grad.nbytes,
+)
+def masked_softmax_gradient(grad: Tensor, mixed: Tensor) -> Tensor:
+    """Its gradient: half of both is read, all of it written."""
+    return torch._softmax_backward_data(grad, mixed, -1, grad.dtype)
+
+
+class MaskedSoftmax(torch.autograd.Function):
+    """Megatron's `ScaledUpperTriangMaskedSoftmax`."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor) -> Tensor:
+        mixed = torch.ops.megatron.masked_softmax(scores)
+        ctx.save_for_backward(mixed)
+        return mixed
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return torch.ops.megatron.softmax_gradient(grads[0], *ctx.saved_tensors)
 
 
 class DropoutAdd(torch.autograd.Function):
@@ -137,12 +175,12 @@ class GptLayer(nn.Module):
         return Reduce.apply(x, self.group) if self.group else x
 
     def attention(self, x: Tensor) -> Tensor:
-        """Products, softmax and dropout, as before fused attention: Megatron's softmax scales and masks as it reads."""
+        """Products, softmax and dropout, as before fused attention."""
         parts = self.column(x, self.qkv).unflatten(-1, (self.heads, 3 * self.width)).transpose(1, 2)
         q, k, v = (part.flatten(0, 1) for part in parts.chunk(3, -1))
         room = torch.empty((), dtype=x.dtype, device=x.device).expand(q.shape[0], q.shape[1], k.shape[1])
         scores = torch.baddbmm(room, q, k.transpose(1, 2), beta=0.0, alpha=self.width**-0.5)
-        mixed = torch.bmm(F.dropout(F.softmax(scores, -1), DROPPED), v)
+        mixed = torch.bmm(F.dropout(MaskedSoftmax.apply(scores), DROPPED), v)
         return self.out(mixed.unflatten(0, (-1, self.heads)).transpose(1, 2).flatten(2))
 
     def forward(self, x: Tensor) -> Tensor:
