@@ -19,7 +19,7 @@ from windtunnel.errors import FileFormatError, UsageError
 from windtunnel.gpus import from_description, versions
 from windtunnel.gpus.gpu import Gpu
 from windtunnel.machine.launches import MARKED, network_band
-from windtunnel.machine.occupancy import FULL, Occupancy
+from windtunnel.machine.occupancy import FULL, Communication, Occupancy, lost
 from windtunnel.networks import Network, Spread
 from windtunnel.networks import from_description as from_network
 from windtunnel.trace.operation import Kind, Lane, Signature
@@ -160,6 +160,7 @@ class _Line:
     ready_ns: int = 0
     issued_ns: int = -1
     epoch: int = 0
+    busy_ns: int = 0  # when its last kernel ends now
     beside_ns: int = -1  # when the rest of the launch ends that its next work is a part of, if it is
     events: list[tuple[int, int]] = field(default_factory=list)
     marks: deque[int] = field(default_factory=deque)
@@ -217,6 +218,7 @@ class Retiming:
         self.lines: dict[tuple[int, int], _Line] = {}
         self.engines: dict[tuple[int, str], tuple[int, int]] = {}
         self.rooms = [Occupancy() for _ in after]
+        self.communication = [(Communication(), Communication()) for _ in after]  # in the trace, and now
         self.priorities = {(device, stream): one for device, stream, one in trace.facts.get("priorities", ())}
         self.events: dict[int, int] = {}
         self.launches: dict[int, tuple[int, bool]] = {}  # of messages: when each begins, and whether it has
@@ -339,6 +341,8 @@ class Retiming:
         signature = self.trace.signatures[number]
         ratio, occupancy, known, (work_before, work_now) = self._price(Kind(kind), lane.device, number, size_bytes)
         length: float = end - start
+        if kind == Kind.KERNEL and lane.device in self.shared:
+            length -= self.communication[lane.device][0].spent_ns(start, end)
         if work_before and self.scale == 1.0:  # what is scaled is given its time anew
             length = round(length / self.loads[lane.device][0].slowdown(work_before, start))
         duration = max(1, round(length * ratio * self.scale)) if end > start else 0
@@ -365,7 +369,9 @@ class Retiming:
             self.kernel_ns += duration
             self.spent[number, known] += duration
             if lane.device in self.shared:
-                begin = self._place(lane, host.now_ns, begin, duration, occupancy)
+                begin, duration = self._place(lane, line, host.now_ns, begin, duration, occupancy)
+        elif kind == Kind.COLLECTIVE and lane.device in self.shared:
+            self._communicate(lane, line, signature, (start, end), (begin, begin + duration))
         ended_now = begin + duration
         line.epoch += issued != line.issued_ns
         line.before_ns, line.ready_ns, line.issued_ns = end, max(ended_now, line.beside_ns), issued
@@ -377,17 +383,39 @@ class Retiming:
                 host.now_ns, host.before_ns = max(host.now_ns, ended_now), max(host.before_ns, end)
         return begin, ended_now
 
-    def _place(self, lane: Lane, issued: int, start: int, duration: int, occupancy: int) -> int:
-        """The machine's rule of a device's room (`machine/device.py`): when a kernel finds some."""
+    def _place(
+        self, lane: Lane, line: _Line, issued: int, start: int, duration: int, occupancy: int
+    ) -> tuple[int, int]:
+        """The machine's rule of a device's room (`machine/device.py`): when a kernel finds some, and its length."""
         room, priority = self.rooms[lane.device], self.priorities.get((lane.device, lane.stream), 0)
         start = room.place(issued, start, duration, occupancy, priority)
+        if room.displaced_ns:
+            for place, other in self.lines.items():
+                same = place[0] == lane.device and self.priorities.get(place, 0) == priority
+                if same and other is not line and other.busy_ns > start:
+                    other.ready_ns += room.displaced_ns
+        duration += self.communication[lane.device][1].lost_ns(start, start + duration)
+        line.busy_ns = start + duration
         displaced = room.lower(start, priority) + occupancy - FULL if len(room.levels) > 1 else 0
         if displaced > 0:
-            for place, line in self.lines.items():
+            for place, other in self.lines.items():
                 lower = place[0] == lane.device and self.priorities.get(place, 0) > priority
-                if lower and line.ready_ns > start:
-                    line.ready_ns += duration * min(displaced, FULL) // FULL
-        return start
+                if lower and other.ready_ns > start:
+                    other.ready_ns += duration * min(displaced, FULL) // FULL
+        return start, duration
+
+    def _communicate(
+        self, lane: Lane, line: _Line, call: Signature, before: tuple[int, int], now: tuple[int, int]
+    ) -> None:
+        """Its rule of collectives: kernels beside them take longer."""
+        spread = Spread.of_detail(call.detail)
+        shares = (model[lane.device].collective_share(call.name, spread) for model in (self.old, self.new))
+        for level, share, (start, end) in zip(self.communication[lane.device], shares, (before, now), strict=True):
+            level.add(start, end, share)
+            level.forget(start)
+        for place, other in self.lines.items():
+            if place[0] == lane.device and other is not line and other.busy_ns > now[0]:
+                other.ready_ns += lost(min(now[1], other.busy_ns) - now[0], share)
 
     def _price(self, kind: Kind, device: int, number: int, size_bytes: int) -> _Price:
         key = device, number, 0 if kind == Kind.KERNEL else size_bytes

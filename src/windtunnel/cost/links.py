@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from windtunnel.cost.collectives import Band, Collectives, collective_kind
+from windtunnel.cost.collectives import PEER_TO_PEER, Band, Collectives, collective_kind
 from windtunnel.cost.files import read
 from windtunnel.cost.network import Between
 from windtunnel.gpus import Gpu
 from windtunnel.networks import Network, Spread, default_for
 
+SWITCH_RINGS, LINK_RINGS = 12, 6
 _RELATIVES = {
     "kepler": "volta",
     "pascal": "volta",
@@ -88,6 +89,23 @@ class Links:
         if spread is not None and spread.nodes > 1:
             return round(1000.0 * self.between.time_us(name, size_bytes, spread))
         return round(1000.0 * self.collectives.time_us(name, size_bytes, ranks))
+
+    def collective_share(self, name: str, spread: Spread) -> int:
+        """How many of a thousand multiprocessors a collective's kernel takes: a block a channel, which fills one.
+
+        NCCL makes two channels of each ring that it finds (NVIDIA/nccl, src/graph/connect.cc, "Duplication"): between
+        nodes a ring a NIC, at most one a GPU; within a node 12 through NVSwitch (its log: "24 coll channels"), as many
+        as links without one. Messages are left out: their channels are few, and not published.
+        """
+        kind = collective_kind(name)
+        if spread.ranks <= 1 or kind in PEER_TO_PEER or kind == "barrier":
+            return 0
+        if spread.nodes > 1:
+            network = self.between.network
+            rings = min(network.nics_per_node, network.gpus_per_node)
+        else:
+            rings = 1 if not self.has_nvlink else SWITCH_RINGS if self.pair_share == 1.0 else LINK_RINGS
+        return 1000 * 2 * rings // self._gpu.sm_count
 
     def collective_band(self, name: str, size_bytes: int, ranks: int, spread: Spread | None = None) -> Band:
         """The 80 % interval of such a collective's true time, as factors of the predicted one."""

@@ -123,6 +123,7 @@ class CostModel:
         self.copy_ns = lru_cache(maxsize=4096)(self.links.copy_ns)
         self.staging_ns = self.links.staging_ns
         self.collective_ns = lru_cache(maxsize=4096)(self.links.collective_ns)
+        self.collective_share = lru_cache(maxsize=4096)(self.links.collective_share)
         self.queue_depth = int(self._driver["queue_depth"])
 
     def _ns(self, key: str) -> int:

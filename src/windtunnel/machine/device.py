@@ -10,7 +10,7 @@ from windtunnel.cost.sustained import Sustained
 from windtunnel.gpus.gpu import Gpu
 from windtunnel.machine.memory.allocator import CachingAllocator
 from windtunnel.machine.memory.driver import DeviceMemory
-from windtunnel.machine.occupancy import FULL, Occupancy
+from windtunnel.machine.occupancy import FULL, Communication, Occupancy, lost
 from windtunnel.machine.plan_cache import PlanCache
 from windtunnel.machine.reuse import Reuse
 from windtunnel.machine.stream import Stream
@@ -58,6 +58,7 @@ class Device:
         self.reuse = Reuse()
         self.peers: set[int] = set()  # devices whose memory its kernels may use
         self.occupancy = Occupancy()  # used once there are two streams
+        self.communication = Communication()
         self.external: list[Stream] = []  # streams that wait for the default stream, and it for them
         self.context = False  # whether a CUDA context was created here
         self.used: set[str] = set()  # what the host has done here that is done once
@@ -116,19 +117,36 @@ class Device:
             self.external.append(made)
         return made
 
-    def place(self, stream: Stream, issued_ns: int, start_ns: int, duration_ns: int, occupancy: int) -> int:
-        """The earliest time from `start_ns` at which a kernel of that occupancy (thousandths) finds room.
+    def place(self, stream: Stream, issued_ns: int, start_ns: int, duration_ns: int, occupancy: int) -> tuple[int, int]:
+        """When from `start_ns` on a kernel of that occupancy (thousandths) finds room, and how long it takes then.
 
-        What it displaces of lower priority is charged to those streams' next work.
+        What it displaces, of later work or of lower priority, is charged to those streams' next work.
         """
         start = self.occupancy.place(issued_ns, start_ns, duration_ns, occupancy, stream.priority)
+        if self.occupancy.displaced_ns:
+            for other in self.streams:
+                if other is not stream and other.priority == stream.priority and other.busy_ns > start:
+                    other.ready_ns += self.occupancy.displaced_ns
+        duration_ns += self.communication.lost_ns(start, start + duration_ns)
+        stream.busy_ns = start + duration_ns
         if len(self.occupancy.levels) > 1:
             displaced = self.occupancy.lower(start, stream.priority) + occupancy - FULL
             if displaced > 0:
                 for other in self.streams:
                     if other.priority > stream.priority and other.ready_ns > start:
                         other.ready_ns += duration_ns * min(displaced, FULL) // FULL
-        return start
+        return start, duration_ns
+
+    def communicate(self, stream: Stream, share: int, start_ns: int, end_ns: int) -> None:
+        """A collective takes a share (thousandths) of the multiprocessors: kernels that run beside it take longer.
+
+        Those that were submitted before are charged to their streams' next work.
+        """
+        self.communication.add(start_ns, end_ns, share)
+        self.communication.forget(start_ns)
+        for other in self.streams:
+            if other is not stream and other.busy_ns > start_ns:
+                other.ready_ns += lost(min(end_ns, other.busy_ns) - start_ns, share)
 
     def blocks(self, stream: Stream) -> list[Stream]:
         """The streams that CUDA makes `stream` wait for without being asked: an external one and the default one."""

@@ -183,15 +183,9 @@ class Machine:
         if self.concurrent:
             if stream.capture is not None:
                 return stream.capture.add(
-                    stream,
-                    Kind.KERNEL,
-                    cost.number,
-                    site,
-                    cost.duration_ns,
-                    cost.size_bytes,
-                    cost.occupancy,
+                    stream, Kind.KERNEL, cost.number, site, cost.duration_ns, cost.size_bytes, cost.occupancy,
                     peak_ns=cost.peak_ns,
-                )
+                )  # fmt: skip
             self._wait_implicitly(host, device, stream)
         if start < stream.ready_ns:
             start = stream.ready_ns
@@ -199,7 +193,7 @@ class Machine:
         if cost.peak_ns:
             duration = round(duration * device.sustained.slowdown(cost.peak_ns, start))
         if self.concurrent and len(device.streams) > 1:
-            start = device.place(stream, issued, start, duration, cost.occupancy)
+            start, duration = device.place(stream, issued, start, duration, cost.occupancy)
         end = stream.ready_ns = start + duration
         stream.epoch += 1
         lane = host.lanes.get(stream)
@@ -277,6 +271,8 @@ class Machine:
         self._wait_implicitly(host, device, stream)
         start = stream.ready_ns if launched else max(issued + device.cost.launch_ns, stream.ready_ns)
         end = stream.ready_ns = start + duration
+        if self.concurrent:
+            device.communicate(stream, device.cost.collective_share(call.name, spread), start, end)
         stream.epoch += 1
         self._row(Kind.COLLECTIVE, self.lane(host, stream), number, site, issued, start, end, size_bytes)
         if self.blocking:

@@ -1,8 +1,8 @@
 """How full a device is over time: kernels of several streams run together while their blocks fit, else one waits.
 
-Occupancy is in thousandths of the device. A kernel starts when its whole occupancy fits for its whole length. A
-kernel of higher priority waits only for what runs at that moment: blocks of lower priority that are queued behind it
-start later, and their streams are charged for it.
+Occupancy is in thousandths of the device. A kernel starts once its whole occupancy fits beside what runs at that
+moment. What is to start later, though it was submitted before, does not hold it up: its blocks find less room then, and
+its stream is charged for it. So does what runs at a lower priority.
 """
 
 from __future__ import annotations
@@ -49,6 +49,18 @@ class Level:
                 start = max(start, times[index + 1])
         return start
 
+    def beyond(self, start_ns: int, end_ns: int, room: int) -> int:
+        """By how much the level is above `room` between two times: thousandths times nanoseconds."""
+        times, steps = self.times, self.steps
+        total = 0
+        for index in range(max(0, bisect_right(times, start_ns) - 1), len(times)):
+            if times[index] >= end_ns:
+                break
+            if steps[index] > room:
+                until = times[index + 1] if index + 1 < len(times) else end_ns
+                total += (min(until, end_ns) - max(times[index], start_ns)) * (steps[index] - room)
+        return total
+
     def add(self, start_ns: int, end_ns: int, amount: int) -> None:
         """Raise the level by `amount` from `start_ns` until `end_ns`."""
         if end_ns <= start_ns:
@@ -88,6 +100,8 @@ class Occupancy:
 
     def __init__(self) -> None:
         self.levels: dict[int, Level] = {}
+        self.displaced_ns = 0
+        """How much longer the device takes for the work of the same priority that the last kernel came before."""
 
     def place(self, issued_ns: int, start_ns: int, duration_ns: int, occupancy: int, priority: int = 0) -> int:
         """The time from `start_ns` at which a kernel finds room, which it takes; nothing comes before `issued_ns`."""
@@ -97,9 +111,10 @@ class Occupancy:
         room = FULL - occupancy
         start = start_ns
         if len(self.levels) == 1:
-            start = own.fit(start, duration_ns, room)
+            start = own.fit(start, 1, room)
         else:
             start = self._among_others(start, duration_ns, room, priority)
+        self.displaced_ns = own.beyond(start, start + duration_ns, room) // FULL
         own.add(start, start + duration_ns, occupancy)
         own.forget(issued_ns)
         return start
@@ -113,10 +128,40 @@ class Occupancy:
             before = start
             for other, level in self.levels.items():
                 if other <= priority:
-                    start = level.fit(start, duration_ns, room)
+                    start = level.fit(start, 1 if other == priority else duration_ns, room)
             if start == before:
                 return start
 
     def lower(self, time_ns: int, priority: int) -> int:
         """How much of the device lower priorities were to use at a time."""
         return sum(level.at(time_ns) for other, level in self.levels.items() if other > priority)
+
+
+class Communication(Level):
+    """Which share of the multiprocessors collectives take over time."""
+
+    def lost_ns(self, start_ns: int, end_ns: int) -> int:
+        """How much longer a kernel takes that would run between two times without them."""
+        if not self.times or start_ns >= self.times[-1]:
+            return 0
+        taken = self.beyond(start_ns, end_ns, 0) // max(1, end_ns - start_ns)
+        return lost(end_ns - start_ns, taken)
+
+    def spent_ns(self, start_ns: int, end_ns: int) -> int:
+        """How much of the time between two it was, of a kernel that they slowed down: `lost_ns` undone."""
+        if not self.times or start_ns >= self.times[-1] or end_ns <= start_ns:
+            return 0
+        least, most = 0, end_ns - start_ns
+        while least < most:  # the shortest that takes as long
+            middle = (least + most) // 2
+            if middle + self.lost_ns(start_ns, start_ns + middle) < end_ns - start_ns:
+                least = middle + 1
+            else:
+                most = middle
+        return end_ns - start_ns - least
+
+
+def lost(duration_ns: int, share: int) -> int:
+    """How much longer work takes on what a share of a device leaves, of which half is the most."""
+    share = min(share, FULL // 2)
+    return duration_ns * share // (FULL - share)

@@ -30,7 +30,7 @@ def replay(machine: Machine, host: HostThread, stream: Stream, capture: Capture,
             start = max(start, device.engine_ready_ns[node.engine])
         elif node.kind == Kind.KERNEL:
             duration = round(duration * device.sustained.slowdown(node.peak_ns, start))
-            start = device.place(stream, issued, start, duration, node.occupancy)
+            start, duration = device.place(stream, issued, start, duration, node.occupancy)
         end = ready[node.line] = start + duration
         if node.engine:
             device.engine_ready_ns[node.engine] = end

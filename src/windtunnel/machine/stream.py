@@ -51,14 +51,15 @@ class Stream:
     """A queue of work: what is submitted to it runs in order.
 
     `agent` is its number in vector clocks, `epoch` counts its work, `order` is all that its next work is ordered
-    after. `ready_ns` is when all that was submitted so far is done. `capture` is the CUDA graph that its work goes
-    into at the moment. `marks` are the ends of every so many launches of late, for the queue's limit. `number` is its
-    place in the pool of its priority, -1 where it is of none.
+    after. `ready_ns` is when all that was submitted so far is done, `busy_ns` when its last kernel ends. `capture` is
+    the CUDA graph that its work goes into at the moment. `marks` are the ends of every so many launches of late, for
+    the queue's limit. `number` is its place in the pool of its priority, -1 where it is of none.
     """
 
     __slots__ = (
         "agent",
         "blocking",
+        "busy_ns",
         "capture",
         "device",
         "epoch",
@@ -80,6 +81,7 @@ class Stream:
         self.priority = priority
         self.blocking = blocking
         self.ready_ns = 0
+        self.busy_ns = 0
         self.epoch = 0
         self.order: VectorClock = {}
         self.capture: Recording | None = None
