@@ -91,7 +91,7 @@ def rows() -> list[ClusterRow]:
 
 
 def run(row: ClusterRow) -> tuple[float, float]:
-    """The milliseconds of a step and the relative band around it.
+    """The milliseconds of a step, for whose slowest GPU all others wait, and the relative band around it.
 
     Raises:
         RuntimeError: the program failed, or does not fit.
@@ -106,7 +106,8 @@ def run(row: ClusterRow) -> tuple[float, float]:
         raise RuntimeError(next((line for line in ended.stderr.splitlines() if "Error" in line), ended.stderr[-300:]))
     timing = json.loads(ended.stdout)["timing"]
     middle, ends = timing["step_ns"], timing["step_range_ns"]
-    return float(step[1]), max(middle / ends[0] - 1.0, ends[1] / middle - 1.0) if middle else 0.0
+    band = max(middle / ends[0] - 1.0, ends[1] / middle - 1.0) if middle else 0.0
+    return float(step[1]) * (1.0 + slowest(row.gpus)), band
 
 
 def predicted(some: Sequence[ClusterRow]) -> Iterator[tuple[ClusterRow, Outcome]]:
@@ -123,8 +124,7 @@ def predicted(some: Sequence[ClusterRow]) -> Iterator[tuple[ClusterRow, Outcome]
 def declines(found: Sequence[tuple[ClusterRow, Outcome]]) -> list[tuple[str, float, float]]:
     """By how many percent a GPU does less in the largest cluster of a model than in the smallest: published, predicted.
 
-    Only rows of one batch and one number of micro-batches are compared. All wait for the slowest GPU, which the upper
-    end of the report's step range expects to be later the more there are.
+    Only rows of one batch and one number of micro-batches are compared.
     """
     series: dict[str, list[tuple[ClusterRow, Outcome]]] = defaultdict(list)
     for row, one in found:
@@ -136,7 +136,6 @@ def declines(found: Sequence[tuple[ClusterRow, Outcome]]) -> list[tuple[str, flo
         (first, one), (last, other) = in_order[0], in_order[-1]
         if first.gpus < last.gpus:
             published, model = one.published / other.published, one.predicted / other.predicted
-            model *= (1.0 + slowest(first.gpus)) / (1.0 + slowest(last.gpus))
             made.append((name, 100.0 * (1.0 - published), 100.0 * (1.0 - model)))
     return made
 
