@@ -59,6 +59,10 @@ filters of 3x3 to 11x11 (`make hardware`)."""
 TF32_CONVERSION = (0.9, 12.0)
 """What conversions of layout in 32 bits reach: of the bandwidth of additions, and bytes of an SM in a cycle. An H200's
 convolutions with channels first and last, of which 16 differ by both tensors' conversion for each product."""
+FIRST_ONLY = frozenset({"kepler", "pascal", "volta", "turing"})
+"""Generations whose kernels in FP32 take channels first alone: cuDNN converts both tensors of each product (ResNet-50's
+training on a V100, FP32, takes 413 ms with channels last and 342 with channels first, AMP 111 and 152:
+github.com/sandeepkumar-skb/pytorch_experiments)."""
 TF32_FIRST = 0.28
 """What kernels of channels first reach of the rate of those of channels last in TF32: an H200's long lines."""
 TF32_LAST = {"hopper": 0.95, "blackwell": 0.3}
@@ -171,6 +175,9 @@ def price(problem: Problem) -> Price | None:
         total = sum(kind_ns(kind, of, problem, row[0], part) for kind in kinds)
     if few and of.dims == 2 and of.kernel > 1 and problem.item_bytes == 4:
         total = max(total, _few_results_ns(of, problem))
+    last = ("channels_last", 1) in problem.signature.detail
+    if last and problem.precision == "fp32" and gpu.generation in FIRST_ONLY:
+        total += len(kinds) * _conversion_ns(of, problem)
     total = max(total, floor) + streams.bias_ns(problem)
     if of_ways:
         near = winograd.constants_for(gpu)[2] if kinds == ("forward",) else "borrowed"  # no gradient was timed alone
