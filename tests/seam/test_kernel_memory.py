@@ -125,7 +125,8 @@ def test_a_bias_in_the_epilogue_takes_cublaslts_workspace(session: Session, monk
     assert cublaslt.addmm(call).sizes == (MIB,)
     monkeypatch.setenv("CUBLASLT_WORKSPACE_SIZE", "4096")
     assert cublaslt.addmm(call).sizes == (4 * MIB,)
-    assert ("addmm" in kernels.deviations().rows) is (VERSION < (2, 12))  # later ones use cuBLAS's
+    own = kernels.deviations().rows["addmm"].need(call).sizes
+    assert own == ((4 * MIB,) if VERSION < (2, 12) else ())  # later ones use cuBLAS's
     assert not cublaslt.fuses_bias(_addmm(torch.ones(1), torch.ones(4, 8), torch.ones(8, 1)))
 
 
@@ -378,3 +379,42 @@ def test_recurrent_layers_widen_the_bound(session: Session) -> None:
     device = session.machine.devices[0]
     assert "rnn" in device.upper_name
     assert device.upper_bytes > cuda.max_memory_allocated()
+
+
+# ---------------------------------------------------------------------------------------------- factors of products
+
+
+@rows("mm", "bmm", "baddbmm")
+@pytest.mark.parametrize(
+    ("work", "copied"),
+    [
+        (lambda wide, _: wide.mm(wide.t()), ()),
+        (lambda wide, _: wide[:, ::2].mm(wide[:, ::2].t()), (128 * 32, 128 * 32)),
+        (lambda wide, one: one.expand(128, 64).mm(wide.t()), (128 * 64,)),
+        (lambda wide, one: torch.addmm(one.expand(128), wide, one.expand(64, 128)), (64 * 128,)),
+        (lambda wide, _: wide.expand(4, 128, 64).bmm(wide.t().expand(4, 64, 128)), ()),
+        (lambda wide, one: one.expand(4, 128, 64).bmm(wide.t().expand(4, 64, 128)), (4 * 128 * 64,)),
+        (lambda wide, one: torch.baddbmm(one, wide[None], one.expand(1, 64, 128)), (64 * 128,)),
+    ],
+)
+def test_factors_that_lie_in_no_line_are_copied_for_cublas(dataless: Session, work, copied: tuple[int, ...]) -> None:
+    """`prepare_matrix_for_cublas` and its kin of aten/src/ATen/native/cuda/Blas.cpp."""
+    wide, one = torch.ones(128, 64, device="cuda"), torch.ones((), device="cuda")
+    work(wide, one)  # takes cuBLAS's workspace
+    above, count = taken(lambda: work(wide, one))
+    assert above == rounded(*(4 * size for size in copied))
+    assert count == len(copied) + 1
+
+
+def test_the_gradient_of_a_sum_behind_a_layer_is_copied_for_both_products(dataless: Session) -> None:
+    """BERT's training in huggingface/transformers#28802, whose loss is the sum of its logits: 3,629 MB, and 3,573
+    without the copies."""
+    layer, x = nn.Linear(64, 4096, bias=False, device="cuda"), torch.ones(512, 64, device="cuda", requires_grad=True)
+    layer(x).sum().backward()
+    layer.weight.grad = x.grad = None
+    loss = layer(x).sum()
+    before = cuda.memory_allocated()
+    cuda.reset_peak_memory_stats()
+    loss.backward()
+    gradient, of_x, of_weight = 4 * 512 * 4096, 4 * 512 * 64, 4 * 64 * 4096
+    assert cuda.max_memory_allocated() - before == pytest.approx(gradient + of_x + of_weight, abs=2048)

@@ -435,4 +435,7 @@ def price(problem: Problem) -> Price | None:
     width = band(family, distance, row.gpu, floor_us + length)
     if family == "products":
         width = max(width, unsure(problem.gpu, gpus.find(row.gpu)))
-    return Price(1000.0 * (floor_us + length), 1000.0 * floor_us, width)
+    copied = sum(rows * columns for which, rows, columns in (("a", m, k), ("b", k, n))
+                 if flops.is_set(problem.signature, f"copied_{which}"))  # fmt: skip
+    copies_ns = 1e9 * batch * copied * problem.item_bytes / problem.gpu.memory_bandwidth_bytes_per_s
+    return Price(1000.0 * (floor_us + length) + copies_ns, 1000.0 * floor_us, width)

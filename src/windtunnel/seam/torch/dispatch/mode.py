@@ -30,7 +30,7 @@ from windtunnel.seam.torch.dispatch.recorder import Recorder
 from windtunnel.seam.torch.plans import messages
 from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, Result, Types, tensors_in
 from windtunnel.seam.torch.plans.call import Call
-from windtunnel.seam.torch.plans.layout import disorder
+from windtunnel.seam.torch.plans.layout import IN_LINE, disorder
 from windtunnel.seam.torch.plans.plan import (
     Plan,
     allocates_results_only,
@@ -479,10 +479,11 @@ class Dispatch(TorchDispatchMode):
             if plan.attributes:
                 key += [str(value) for value in args if not tensors_in((value,))]
             key += [disorder(args, out)] if plan.ordered else ()
-        tf32 = False
+        tf32, memory = False, plan.memory
         if known.tf32:
-            tf32 = self.state.tf32(known.tf32)
-            key += [tf32, plan.layout and plan.layout(args)]
+            tf32, lies = self.state.tf32(known.tf32), plan.layout and plan.layout(args)
+            key += [tf32, lies]
+            memory = memory and not (plan.copies and IN_LINE.issuperset(lies or ()))
         name = (*key, device)
         cost, machine = self.costs.get(name), self.machine
         if cost is None:
@@ -509,7 +510,7 @@ class Dispatch(TorchDispatchMode):
             machine.launch(local.host, stream, cost)
             if plan.written or known.hidden_writes:
                 state.order.unwatched(call.written(), stream)
-        if plan.memory:
+        if memory:
             state.kernels.run(call, device, local.streams[device], name)
         if known.waits == "always" or (known.waits == "mask" and selects(args)):
             machine.synchronize_stream(local.host, stream, plan.name, state.site())

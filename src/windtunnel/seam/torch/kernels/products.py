@@ -21,8 +21,10 @@ from windtunnel.seam.torch.kernels.substitutes import SubstituteKernel, substitu
 from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, Result
 from windtunnel.seam.torch.plans.dtypes import FLOATING
 from windtunnel.seam.torch.plans.halves import HALVES, in_float32
+from windtunnel.seam.torch.plans.layout import is_copied
 from windtunnel.seam.torch.scratch.cublaslt import LT_UNIFIED, addmm
-from windtunnel.seam.torch.scratch.need import Row
+from windtunnel.seam.torch.scratch.need import NOTHING, Demand, Need, Row, size_of
+from windtunnel.seam.torch.tags import VERSION
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
@@ -30,6 +32,7 @@ SAME_FACTORS = "input dtypes must be the same"
 OTHER_OUT = "out_dtype must be the same as the dtype of the provided out tensor"
 OUT_DTYPES = "out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs"
 OTHER_SELF = "self dtype must match either out_dtype or {} dtype"
+BLAS = "aten/src/ATen/native/cuda/Blas.cpp (prepare_matrix_for_cublas); BERT's peaks in huggingface/transformers#28802"
 PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
 OVERLOADS = ("dtype", "dtype_out")
 
@@ -68,6 +71,17 @@ def activated_into(*tensors: Tensor, out: Tensor, **options: object) -> object:
 activated_in_float32 = in_float32(activated)
 
 
+def copied_factors(call: Demand) -> Need:
+    """Copies of the factors that cuBLAS cannot take as they lie."""
+    return Need(tuple(size_of(one) for one in call.inputs[-2:] if one.dim() > 1 and is_copied(one)))
+
+
+def added(call: Demand) -> Need:
+    """The same, and cuBLASLt's workspace where each call takes its own."""
+    copies, space = copied_factors(call), addmm(call) if VERSION < LT_UNIFIED else NOTHING
+    return copies if space.kept and copies.sizes else Need((*space.sizes, *copies.sizes), kept=space.kept)
+
+
 def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     return WithDtype(func)
 
@@ -95,9 +109,9 @@ DTYPES = {
     "aten::vdot": ("dot", FLOATING),
 }
 SCRATCH = (
-    Row(("addmm", "_addmm_activation"), addmm,
-        "aten/src/ATen/cuda/CUDABlas.cpp (gemm_and_bias), aten/src/ATen/native/cuda/Blas.cpp; "
-        "recorded: JasperSolt/EoR_NN",
-        until=LT_UNIFIED),
+    Row(("mm", "bmm", "baddbmm"), copied_factors, BLAS, copies=True),
+    Row(("addmm", "_addmm_activation"), added,
+        f"{BLAS}; aten/src/ATen/cuda/CUDABlas.cpp (gemm_and_bias); recorded: JasperSolt/EoR_NN",
+        copies=VERSION >= LT_UNIFIED),
 )  # fmt: skip
 """Operators' names without namespace and without the underscore of an in-place form."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from windtunnel.seam.torch.plans.halves import HALVES
+from windtunnel.seam.torch.plans.layout import is_dense
 from windtunnel.seam.torch.type_names import scalar_type
 
 Tensor = torch.Tensor
@@ -364,16 +365,11 @@ def _library(capability: Capability, one: Tensor, two: Tensor, recipe: tuple[int
 
 def _is_row_major(matrix: Tensor) -> bool:
     """Whether cuBLAS takes it as such (`prepare_matrix_for_cublas`)."""
-    return matrix.is_contiguous() if _is_dense(matrix) else not _has_columns(matrix)
+    return matrix.is_contiguous() if is_dense(matrix) else not _has_columns(matrix)
 
 
 def _is_column_major(matrix: Tensor) -> bool:
-    return not matrix.is_contiguous() if _is_dense(matrix) else _has_columns(matrix)
-
-
-def _is_dense(matrix: Tensor) -> bool:
-    """Whether it has all elements of its memory, in one order or the other."""
-    return matrix.is_contiguous() or matrix.t().is_contiguous()
+    return not matrix.is_contiguous() if is_dense(matrix) else _has_columns(matrix)
 
 
 def _has_columns(matrix: Tensor) -> bool:

@@ -144,16 +144,43 @@ def images_layout(args: Arguments) -> tuple[str, ...]:
     return ("channels_last",) * last + ("benchmark",) * BENCHMARK()
 
 
+IN_LINE = frozenset({"transposed_a", "transposed_b", "shared_a", "shared_b"})
+"""What of a product's factors cuBLAS takes as it lies."""
+
+
 def operands_layout(first: int, args: Arguments) -> tuple[str, ...]:
-    """Which operands of a matrix product lie transposed in memory, and which are the same matrix for a whole batch.
+    """Which operands of a matrix product lie transposed in memory, which are the same matrix for a whole batch, and
+    which cuBLAS is given a copy of.
 
     The rows of a transposed one, not its columns, are contiguous.
     """
     found = []
     for which, tensor in zip("ab", args[first : first + 2], strict=False):
         if tensor.dim() > 1 and tensor.layout is torch.strided and not tensor.is_nested:
-            if tensor.stride(-1) != 1 == tensor.stride(-2):
+            down, across = tensor.stride()[-2:]
+            if across != 1 == down:
                 found.append(f"transposed_{which}")
+            if not (across == 1 or down == 1) and is_copied(tensor):
+                found.append(f"copied_{which}")
             if tensor.dim() == 3 and tensor.stride(0) == 0 and len(tensor) > 1:
                 found.append(f"shared_{which}")
     return tuple(found)
+
+
+def is_copied(matrix: torch.Tensor) -> bool:
+    """Whether PyTorch copies a factor for cuBLAS: neither rows nor columns lie in line, as in an expanded gradient.
+
+    aten/src/ATen/native/cuda/Blas.cpp: prepare_matrix_for_cublas, prepare_batch_matrix_for_cublas.
+    """
+    rows, columns = matrix.shape[-2:]
+    down, across = matrix.stride()[-2:]
+    if (across == 1 and down >= max(1, columns)) or (down == 1 and across >= max(1, rows)):
+        return False
+    if matrix.dim() == 2:
+        return not is_dense(matrix)
+    return not (matrix.is_contiguous() and down and across)
+
+
+def is_dense(matrix: torch.Tensor) -> bool:
+    """Whether a matrix has all elements of its memory, in one order or the other."""
+    return matrix.is_contiguous() or matrix.t().is_contiguous()

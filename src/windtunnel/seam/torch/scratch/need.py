@@ -60,16 +60,14 @@ def size_of(tensor: torch.Tensor) -> int:
 class Row(NamedTuple):
     """One line of the tables: operators, a formula, and where it is from.
 
-    `exact` says that the sizes are those of PyTorch's source; otherwise they are a model of a library's choice. `until`
-    is the first PyTorch for which the row does not hold. `copies` says that it takes nothing but copies of operands
-    that do not lie in order.
+    `exact` says that the sizes are those of PyTorch's source; otherwise they are a model of a library's choice.
+    `copies` says that it takes nothing but copies of operands that do not lie in order.
     """
 
     operators: tuple[str, ...]
     need: Callable[[Demand], Need]
     source: str
     exact: bool = True
-    until: tuple[int, int] = (99, 0)
     copies: bool = False
 
 
