@@ -90,17 +90,19 @@ def test_invariants_hold(seed: int) -> None:
 
 
 def assert_capacity(machine: Machine, records: list[Record]) -> None:
-    """No more kernels at once than a device has room for, no two copies at once on one engine."""
+    """A kernel starts where there is room beside those that were submitted before and run then, and what starts later
+    than it, though submitted before, makes up for the room: all of them take no less than the device can do in that
+    time. No two copies at once on one engine."""
     for device in range(2):
-        changes = []
-        for record in records:
-            if record.kind == Kind.KERNEL and record.lane.device == device:
-                part = max(1, round(machine.devices[device].cost.kernel(record.signature).occupancy * FULL))
-                changes += [(record.start_ns, part), (record.end_ns, -part)]
-        used = 0
-        for _, change in sorted(changes):
-            used += change
-            assert used <= FULL
+        kernels = [record for record in records if record.kind == Kind.KERNEL and record.lane.device == device]
+        cost = machine.devices[device].cost
+        parts = [max(1, round(cost.kernel(one.signature).occupancy * FULL)) for one in kernels]
+        for at, one in enumerate(kernels):
+            before = zip(kernels[:at], parts, strict=False)
+            beside = sum(part for other, part in before if other.start_ns <= one.start_ns < other.end_ns)
+            assert parts[at] + beside <= FULL
+        work = sum(part * (one.end_ns - one.start_ns) for one, part in zip(kernels, parts, strict=True))
+        assert work <= FULL * (max(one.end_ns for one in kernels) - min(one.start_ns for one in kernels))
         for direction in ("HtoD", "DtoH", "PtoP"):
             copies = sorted(
                 (r.start_ns, r.end_ns)

@@ -119,6 +119,10 @@ class Occupancy:
         own.forget(issued_ns)
         return start
 
+    def prolong(self, end_ns: int, longer_ns: int, occupancy: int, priority: int) -> None:
+        """The kernel that was to end at a time takes so much longer."""
+        self.levels[priority].add(end_ns, end_ns + longer_ns, occupancy)
+
     def _among_others(self, start_ns: int, duration_ns: int, room: int, priority: int) -> int:
         lower = [level for other, level in self.levels.items() if other > priority]
         start = start_ns
