@@ -391,6 +391,7 @@ def test_recurrent_layers_widen_the_bound(session: Session) -> None:
         (lambda wide, _: wide.mm(wide.t()), ()),
         (lambda wide, _: wide[:, ::2].mm(wide[:, ::2].t()), (128 * 32, 128 * 32)),
         (lambda wide, one: one.expand(128, 64).mm(wide.t()), (128 * 64,)),
+        (lambda wide, _: wide[:1].expand(128, 64).mm(wide.t()), (128 * 64,)),
         (lambda wide, one: torch.addmm(one.expand(128), wide, one.expand(64, 128)), (64 * 128,)),
         (lambda wide, _: wide.expand(4, 128, 64).bmm(wide.t().expand(4, 64, 128)), ()),
         (lambda wide, one: one.expand(4, 128, 64).bmm(wide.t().expand(4, 64, 128)), (4 * 128 * 64,)),

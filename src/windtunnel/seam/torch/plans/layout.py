@@ -160,7 +160,7 @@ def operands_layout(first: int, args: Arguments) -> tuple[str, ...]:
             down, across = tensor.stride()[-2:]
             if across != 1 == down:
                 found.append(f"transposed_{which}")
-            if not (across == 1 or down == 1) and is_copied(tensor):
+            if is_copied(tensor):
                 found.append(f"copied_{which}")
             if tensor.dim() == 3 and tensor.stride(0) == 0 and len(tensor) > 1:
                 found.append(f"shared_{which}")
