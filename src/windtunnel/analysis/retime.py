@@ -394,9 +394,7 @@ class Retiming:
                 same = place[0] == lane.device and self.priorities.get(place, 0) == priority
                 if same and other is not line and other.busy_ns > start:
                     other.ready_ns += room.displaced_ns
-        longer = self.communication[lane.device][1].lost_ns(start, start + duration)
-        room.prolong(start + duration, longer, occupancy, priority)
-        duration += longer
+        duration = room.prolong(self.communication[lane.device][1], start, duration, occupancy, priority)
         line.busy_ns = start + duration
         displaced = room.lower(start, priority) + occupancy - FULL if len(room.levels) > 1 else 0
         if displaced > 0:

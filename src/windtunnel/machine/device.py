@@ -127,9 +127,7 @@ class Device:
             for other in self.streams:
                 if other is not stream and other.priority == stream.priority and other.busy_ns > start:
                     other.ready_ns += self.occupancy.displaced_ns
-        longer_ns = self.communication.lost_ns(start, start + duration_ns)
-        self.occupancy.prolong(start + duration_ns, longer_ns, occupancy, stream.priority)
-        duration_ns += longer_ns
+        duration_ns = self.occupancy.prolong(self.communication, start, duration_ns, occupancy, stream.priority)
         stream.busy_ns = start + duration_ns
         if len(self.occupancy.levels) > 1:
             displaced = self.occupancy.lower(start, stream.priority) + occupancy - FULL

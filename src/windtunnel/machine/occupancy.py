@@ -119,9 +119,12 @@ class Occupancy:
         own.forget(issued_ns)
         return start
 
-    def prolong(self, end_ns: int, longer_ns: int, occupancy: int, priority: int) -> None:
-        """The kernel that was to end at a time takes so much longer."""
+    def prolong(self, by: Communication, start_ns: int, duration_ns: int, occupancy: int, priority: int) -> int:
+        """How long a kernel that found room takes beside collectives; it holds its room as long."""
+        end_ns = start_ns + duration_ns
+        longer_ns = by.lost_ns(start_ns, end_ns)
         self.levels[priority].add(end_ns, end_ns + longer_ns, occupancy)
+        return duration_ns + longer_ns
 
     def _among_others(self, start_ns: int, duration_ns: int, room: int, priority: int) -> int:
         lower = [level for other, level in self.levels.items() if other > priority]

@@ -8,5 +8,5 @@ from windtunnel.seam.torch.scratch.need import Row
 
 
 def by_name(rows: Iterable[Row]) -> dict[str, Row]:
-    """The rows that hold for this PyTorch, by operators' names without namespace."""
+    """The rows by operators' names without namespace."""
     return {name: row for row in rows for name in row.operators}
