@@ -310,3 +310,8 @@ def test_a_graph_calls_the_kernel_of_the_cpu_where_nothing_is_half_precise(
     assert torch.equal(found, x @ weight)
     calls_it = torch.ops.aten.mm.default._op in graphs[-1].forward.__globals__.values()
     assert calls_it == (dtype is torch.float32)
+
+
+def test_conversions_to_integers_are_a_gpus(session: Session) -> None:
+    compiled = torch.compile(lambda x: (x * 2).to(torch.int32))
+    assert compiled(torch.tensor([float("nan"), float("inf"), 3.0], device="cuda")).tolist() == [0, (1 << 31) - 1, 6]

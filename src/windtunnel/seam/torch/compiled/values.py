@@ -20,6 +20,7 @@ from torch._ops import HigherOrderOperator
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.torch.compiled.answers import Answers, about, keyed, shape_of
 from windtunnel.seam.torch.compiled.higher_order import EVALUATE, WITHOUT_WRAPPING, Evaluation
+from windtunnel.seam.torch.dispatch.conversions import BOUNDS, CONVERSION, convert
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.plans.arguments import Arguments, OpOverload, tensors_in
 from windtunnel.seam.torch.plans.call import Call
@@ -169,6 +170,8 @@ def _target(dispatch: Dispatch, answers: Answers, node: fx.Node) -> Callable[...
         special = RANDOM.get(target.name())
         if special is not None:
             return Named(special(dispatch), target.name())
+        if target is CONVERSION and _dtype(node) in BOUNDS:
+            return Named(convert, target.name())
         compute = _operator(dispatch, RESHAPED.get(target.name(), target), _is_full(node))
         answers.needed |= bool(node.meta.get("unbacked_bindings"))
         if target.namespace not in PYTORCHS:

@@ -14,6 +14,7 @@ from windtunnel.machine.memory.host_allocator import HostBlock
 from windtunnel.machine.order import Access
 from windtunnel.machine.stream import Recording, Stream
 from windtunnel.seam.torch.dispatch import fake
+from windtunnel.seam.torch.dispatch.conversions import saturate
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.plans.arguments import Result
 from windtunnel.seam.torch.plans.call import Call
@@ -143,6 +144,8 @@ def to_copy(dispatch: Dispatch, call: Call) -> Result:
             late.device_touch(tensor, _stream(state, target), write=False)
     call.device = target
     out = dispatch.compute(call)
+    if max(source, target) >= 0 and (source == target or non_blocking):  # a blocking copy is converted on the host
+        saturate(tensor, out)
     if target >= 0:
         dispatch.tag(out, target)
         if state.history.enabled and source == CPU:
@@ -209,6 +212,7 @@ def copy_(dispatch: Dispatch, call: Call) -> Result:
     if to == of or min(to, of) == FLOATING or (to < 0 and of < 0):
         out = dispatch.compute(call)
         if to >= 0:
+            saturate(source.expand_as(destination), destination)
             dispatch.tag_parts(destination, to)
             dispatch.submit(call, out)
         elif late.pending:
@@ -221,6 +225,8 @@ def copy_(dispatch: Dispatch, call: Call) -> Result:
         transfer(state, source, destination, True, late=True, value=dispatch.snapshot_values(source))
         return destination
     out = dispatch.compute(call)
+    if non_blocking:
+        saturate(source.expand_as(destination), destination)
     if to >= 0:
         dispatch.tag_parts(destination, to)
     for part, made in _dense(source, destination):
