@@ -14,6 +14,7 @@ from windtunnel.machine.memory.blocks import DEFAULT_POOL, Block
 from windtunnel.machine.memory.host_allocator import HostBlock
 from windtunnel.seam.torch.cuda.graph_memory import PoolBytes, bytes_of
 from windtunnel.seam.torch.dispatch.above import Above
+from windtunnel.seam.torch.dispatch.generators import UNREGISTERED
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.dispatch.recorder import Again, Wait, nothing
 from windtunnel.seam.torch.plans.arguments import Result, tensors_in
@@ -25,8 +26,6 @@ from windtunnel.seam.torch.tags import FLOATING, Storage, Tag, attach, bytes_in,
 Tensor = torch.Tensor
 C = torch._C
 to_capsule, from_capsule = C._to_dlpack, C._from_dlpack
-
-UNREGISTERED = "Attempt to increase offset for a CUDA generator not in capture mode."
 
 
 class Slot(NamedTuple):

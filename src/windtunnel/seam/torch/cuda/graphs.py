@@ -152,6 +152,9 @@ class Graph:
         device.allocator.mark_capture_begin()
         dispatch = next(mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Dispatch))
         self._mode = dispatch.recorder = CaptureMode(dispatch, default, self._places, pool_bytes)
+        _begin(self._places)
+        for place in self._places:
+            place.record = self._mode.then
         self._optimizer_steps = -state.notes.captured_steps
         self._mode.__enter__()  # type: ignore[no-untyped-call]
 
@@ -172,6 +175,7 @@ class Graph:
             mode.give_back()
         for place, before in zip(self._places, self._before, strict=False):
             place.seed, place.offset = before
+            place.start_of_graph = place.record = None
         self._captured = True
         self._optimizer_steps += state.notes.captured_steps
         try:
@@ -209,6 +213,7 @@ class Graph:
         local = self._state.local
         inner, local.inner = local.inner, True
         positions = dict(self._state.positions)
+        _begin(self._places)
         autocast = C._DisableAutocast()
         try:
             with torch.no_grad(), C._DisableTorchDispatch(), C.DisableTorchFunctionSubclass():
@@ -216,6 +221,8 @@ class Graph:
         finally:
             local.inner = inner
             self._state.positions.update(positions)
+            for place in self._places:
+                place.start_of_graph = None
             del autocast  # its end is the end of the guard
 
     def _run(self, stream: Stream, end_ns: int, site: int) -> None:
@@ -316,6 +323,11 @@ class Graph:
                 place.graphs.discard(id(self))
                 if not place.graphs:
                     _give_back(place.blocks)
+
+
+def _begin(places: list[Position]) -> None:
+    for place in places:
+        place.start_of_graph = place.offset
 
 
 def _give_back(blocks: list[Taken]) -> None:

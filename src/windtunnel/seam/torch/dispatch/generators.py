@@ -2,7 +2,8 @@
 
 CUDA's Philox generator makes the numbers of each kernel from (seed, offset) alone and then moves the offset on
 (ATen/cuda/CUDAGeneratorImpl.h). Here a CPU generator seeded with the two together makes them, so a state of 16 bytes
-that a program saves, moves by hand (DTensor does) or gives to another process stands for the same numbers.
+that a program saves, moves by hand (DTensor does) or gives to another process stands for the same numbers. While a
+graph is captured, a state's offset counts from the graph's beginning (CUDAGeneratorImpl.cpp).
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ def draw(state: State, call: Call) -> object:
 
 
 STATE = struct.Struct("<Qq")
+UNREGISTERED = "Attempt to increase offset for a CUDA generator not in capture mode."
 
 
 class Emulated(Generator):
@@ -92,6 +94,8 @@ class Emulated(Generator):
         state = cls._wt_state
         index = state.index(device)
         where = torch.device(device) if not isinstance(device, int) else torch.device("cuda", device)
+        if index >= 0:
+            _refuse_in_capture(state, "construct a new CUDAGeneratorImpl")
         self = stock.__new__(cls, "cpu" if index >= 0 or where.type == "cpu" else device)  # type: ignore[call-arg]
         self._wt_device = index
         # C++ gives its generators back in new Python objects: the address tells them apart.
@@ -121,11 +125,16 @@ class Emulated(Generator):
         position = self._wt_position
         if position is None:
             return stock.manual_seed(self, seed)
-        position.go_to(int(seed) & MASK)
+        if _capturing(self._wt_state):
+            _keep_seed(position, int(seed) & MASK)
+        else:
+            position.go_to(int(seed) & MASK)
         return self
 
     def seed(self) -> int:
         """Begin again at a seed that the system draws."""
+        if self._wt_position is not None:
+            _refuse_in_capture(self._wt_state, "call CUDAGeneratorImpl::seed")
         made = int(stock.seed(self))
         if self._wt_position is not None:
             self.manual_seed(made)
@@ -139,8 +148,11 @@ class Emulated(Generator):
     def get_state(self) -> torch.Tensor:
         """Seed and offset as 16 bytes; the CPU's generator has a longer state."""
         position = self._wt_position
-        found: torch.Tensor = stock.get_state(self) if position is None else _bytes_of(position)
-        return found
+        if position is None:
+            found: torch.Tensor = stock.get_state(self)
+            return found
+        start = _start_of_graph(position) if _capturing(self._wt_state) else 0
+        return _bytes_of(position.seed, position.offset - start)
 
     def set_state(self, new_state: torch.Tensor) -> torch._C.Generator:
         """Go on from a state."""
@@ -148,7 +160,13 @@ class Emulated(Generator):
         _check(new_state)
         if position is None:
             return stock.set_state(self, new_state)
-        position.go_to(*_place_in(new_state))
+        seed, offset = _place_in(new_state)
+        if _capturing(self._wt_state):
+            _start_of_graph(position)
+            _keep_seed(position, seed)
+            position.go_to_in_graph(offset)
+        else:
+            position.go_to(seed, offset)
         return self
 
     def __reduce__(self) -> tuple[type, tuple[torch.device], torch.Tensor]:  # type: ignore[override]
@@ -180,13 +198,17 @@ class Emulated(Generator):
     def get_offset(self) -> int:
         """How far it has been moved on."""
         position = self._wt_position
-        return int(stock.get_offset(self)) if position is None else position.offset
+        if position is None:
+            return int(stock.get_offset(self))
+        _refuse_in_capture(self._wt_state, "call CUDAGeneratorImpl::get_offset")
+        return position.offset
 
     def set_offset(self, offset: int) -> torch._C.Generator:
         """Move it, by hand; CUDA wants a multiple of four."""
         position = self._wt_position
         if position is None:
             return stock.set_offset(self, offset)
+        _refuse_in_capture(self._wt_state, "call CUDAGeneratorImpl::set_offset")
         if offset % UNROLL:
             raise RuntimeError("offset must be a multiple of 4")
         position.offset = offset
@@ -206,8 +228,35 @@ DEFAULT_SEED = 67280421310721
 """c10::detail's default seed of every generator (c10/core/GeneratorImpl.h: default_rng_seed_val)."""
 
 
-def _bytes_of(position: Position) -> torch.Tensor:
-    return torch.tensor(list(STATE.pack(position.seed, position.offset)), dtype=torch.uint8, device="cpu")
+def _bytes_of(seed: int, offset: int) -> torch.Tensor:
+    return torch.tensor(list(STATE.pack(seed, offset)), dtype=torch.uint8, device="cpu")
+
+
+def _capturing(state: State) -> bool:
+    return state.visible is not None and state.capturing(state.local.streams[state.local.device])
+
+
+def _refuse_in_capture(state: State, what: str) -> None:
+    """Raise what `assertNotCapturing` of ATen/cuda/CUDAGraphsUtils.cuh does."""
+    if _capturing(state):
+        raise RuntimeError(
+            f"Cannot {what} during CUDA graph capture. If you need this call to be captured, please file an issue. "
+            "Current cudaStreamCaptureStatus: cudaStreamCaptureStatusActive"
+        )
+
+
+def _keep_seed(position: Position, seed: int) -> None:
+    if seed != position.seed:
+        raise RuntimeError(
+            "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as "
+            "the original seed."
+        )
+
+
+def _start_of_graph(position: Position) -> int:
+    if position.start_of_graph is None:
+        raise RuntimeError(UNREGISTERED)
+    return position.start_of_graph
 
 
 def _check(saved: object) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,15 +35,18 @@ class Position:
     """Where a device's generator is: its seed, and how far the kernels so far have moved it on.
 
     `graphs` are those that it is registered with, `blocks` the device's memory through which they draw from it.
-    `moves` counts how often a program set it.
+    `moves` counts how often a program set it. `start_of_graph` is its offset where the graph began that is captured or
+    replayed, from which a capture counts; `record` writes down what a replay does between its operators.
     """
 
-    __slots__ = ("blocks", "graphs", "moves", "offset", "seed")
+    __slots__ = ("blocks", "graphs", "moves", "offset", "record", "seed", "start_of_graph")
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.offset = 0
         self.moves = 0
+        self.start_of_graph: int | None = None
+        self.record: Callable[[Callable[[], None]], None] | None = None
         self.graphs: set[int] = set()
         self.blocks: list[Taken] = []
 
@@ -49,6 +54,13 @@ class Position:
         """Go on from there; so does every generator that shares this place."""
         self.seed, self.offset = seed, offset
         self.moves += 1
+
+    def go_to_in_graph(self, offset: int) -> None:
+        """Go on from an offset that counts from the beginning of the graph."""
+        self.offset = (self.start_of_graph or 0) + offset
+        self.moves += 1
+        if self.record is not None:
+            self.record(partial(self.go_to_in_graph, offset))
 
     def start(self, generator: torch._C.Generator) -> None:
         """Make a physical generator ready for one operator's numbers; at offset 0 they are the CPU's of that seed."""
