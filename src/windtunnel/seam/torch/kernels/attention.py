@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.kernels import attention_checks as checks
 from windtunnel.seam.torch.kernels import attention_choice as choice
+from windtunnel.seam.torch.kernels import attention_reasons as reasons
 from windtunnel.seam.torch.plans.arguments import Kernel, Keywords, OpOverload, Result, tensors_in
 from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.halves import HALVES
@@ -86,17 +87,20 @@ def _choose(
     gqa: bool,
 ) -> int:  # fmt: skip
     with disable_torch_function():
-        if not gqa and len({t.shape[1] for t in (query, key, value) if t.dim() == 4}) > 1:
-            return choice.MATH
-        return choice.choose(problem(state, index, query, key, value, mask, p, causal))
+        asked = problem(state, index, query, key, value, mask, p, causal, gqa)
+        found = choice.choose(asked)
+        if found is None:
+            raise reasons.none_available(asked)
+        return found
 
 
 def problem(
-    state: State, index: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, causal: bool
-) -> choice.Problem:
+    state: State, index: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, causal: bool,
+    gqa: bool = True,
+) -> choice.Problem:  # fmt: skip
     """What the choice of a kernel on device `index` looks at."""
     cudnn = int(torch.backends.cudnn.version() or 0)
-    return choice.Problem(query, key, value, mask, p, causal, state.device(index).gpu, cudnn, state.cuda_version)
+    return choice.Problem(query, key, value, mask, p, causal, state.device(index).gpu, cudnn, state.cuda_version, gqa)
 
 
 def _run(

@@ -29,7 +29,7 @@ CUDNN_TAKES_WIDE_HEADS = (2, 8)
 
 
 class Problem(NamedTuple):
-    """One call of attention. `cudnn` is cuDNN's version as a number, `cuda` the CUDA version."""
+    """One call of attention. `cudnn` is cuDNN's version as a number, `cuda` the CUDA version, `gqa` enable_gqa."""
 
     query: torch.Tensor
     key: torch.Tensor
@@ -40,6 +40,7 @@ class Problem(NamedTuple):
     gpu: Gpu
     cudnn: int
     cuda: tuple[int, int]
+    gqa: bool = True
 
     @property
     def nested(self) -> bool:
@@ -52,12 +53,9 @@ class Problem(NamedTuple):
         return torch.is_grad_enabled() and any(t.requires_grad for t in (self.query, self.key, self.value))
 
 
-def choose(problem: Problem) -> int:
-    """MATH, FLASH, EFFICIENT or CUDNN; raises PyTorch's error where every kernel that fits is switched off."""
-    for backend in order(problem):
-        if can_use(backend, problem):
-            return backend
-    raise RuntimeError("No available kernel. Aborting execution.")
+def choose(problem: Problem) -> int | None:
+    """MATH, FLASH, EFFICIENT or CUDNN; None where every kernel that fits is switched off."""
+    return next((backend for backend in order(problem) if can_use(backend, problem)), None)
 
 
 def can_use(backend: int, problem: Problem) -> bool:
@@ -101,7 +99,7 @@ def _shaped(problem: Problem) -> bool:
     )
 
 
-def _mask_fits_cudnn(problem: Problem) -> bool:
+def mask_fits_cudnn(problem: Problem) -> bool:
     """A mask without a gradient, of two dimensions or of four, each whole or 1 (check_attn_mask_shape)."""
     mask, query = problem.mask, problem.query
     if mask is None:
@@ -114,7 +112,7 @@ def _mask_fits_cudnn(problem: Problem) -> bool:
     )
 
 
-def _cudnn_width(problem: Problem) -> int:
+def cudnn_width(problem: Problem) -> int:
     """The widest heads that cuDNN's kernel takes."""
     wide = problem.gpu.compute_capability == (9, 0) and problem.cudnn >= 91000 and VERSION >= CUDNN_TAKES_WIDE_HEADS
     return 256 if wide else 128
@@ -124,23 +122,37 @@ def _heads(problem: Problem, shared: bool) -> bool:
     if problem.nested:
         return True
     query, key, value = (t.shape[1] for t in (problem.query, problem.key, problem.value))
-    return query == key == value or (shared and key == value and query % key == 0)
+    return query == key == value or (shared and problem.gqa and key == value and query % key == 0)
 
 
 def _low_precision(problem: Problem) -> bool:
     return problem.query.dtype in (HALVES if problem.gpu.compute_capability >= (8, 0) else HALVES[:1])
 
 
+def trains_narrow(problem: Problem) -> bool:
+    """Whether the GPU is one on which flash attention trains no wide heads, and a gradient will be asked for."""
+    capability = problem.gpu.compute_capability
+    return problem.trains and ((8, 6) <= capability <= (8, 9) or (12, 0) <= capability <= NEWEST)
+
+
+def alignment(problem: Problem) -> int:
+    """What the memory-efficient kernel's heads are a multiple of (minimum_gemm_alignment)."""
+    capability, half = problem.gpu.compute_capability, problem.query.dtype in HALVES
+    least = 4 if capability >= (8, 0) else 1
+    if capability >= (8, 0) or (half and capability >= (7, 0)):
+        least = max(least, 8 if half else 4)
+    return least
+
+
 def _flash(problem: Problem) -> bool:
     width, capability = problem.query.shape[-1], problem.gpu.compute_capability
-    training_limit = (8, 6) <= capability <= (8, 9) or (12, 0) <= capability <= NEWEST
     return (
         C._get_flash_sdp_enabled()
         and _shaped(problem)
         and problem.mask is None
         and problem.key.shape[-1] == problem.value.shape[-1] == width <= 256
         and (8, 0) <= capability <= NEWEST
-        and (not (problem.trains and training_limit) or width <= 192 or (width > 224 and not problem.dropout))
+        and (not trains_narrow(problem) or width <= 192 or (width > 224 and not problem.dropout))
         and (not problem.causal or problem.nested or problem.query.shape[2] == problem.key.shape[2])
         and _low_precision(problem)
         and _heads(problem, shared=True)
@@ -149,10 +161,7 @@ def _flash(problem: Problem) -> bool:
 
 def _efficient(problem: Problem) -> bool:
     capability, dtype = problem.gpu.compute_capability, problem.query.dtype
-    half = dtype in HALVES
-    alignment = 4 if capability >= (8, 0) else 1
-    if capability >= (8, 0) or (half and capability >= (7, 0)):
-        alignment = max(alignment, 8 if half else 4)
+    multiple = alignment(problem)
     widths = problem.query.shape[-1], problem.key.shape[-1], problem.value.shape[-1]
     return (
         C._get_mem_efficient_sdp_enabled()
@@ -160,7 +169,7 @@ def _efficient(problem: Problem) -> bool:
         and (dtype in (torch.float16, torch.float32) or (dtype == torch.bfloat16 and capability >= (8, 0)))
         and _shaped(problem)
         and widths[0] == widths[1]
-        and all(width % alignment == 0 and width > 0 for width in widths)
+        and all(width % multiple == 0 and width > 0 for width in widths)
         and _heads(problem, shared=VERSION >= EFFICIENT_SHARES_HEADS)
     )
 
@@ -178,8 +187,8 @@ def _cudnn(problem: Problem) -> bool:
         and (8, 0) <= problem.gpu.compute_capability <= NEWEST
         and (VERSION < CUDNN_ROUNDS_DROPOUT or dropout * 16 == int(dropout * 16))
         and _heads(problem, shared=True)
-        and _mask_fits_cudnn(problem)
-        and max(query.shape[-1], value.shape[-1]) <= _cudnn_width(problem)
+        and mask_fits_cudnn(problem)
+        and max(query.shape[-1], value.shape[-1]) <= cudnn_width(problem)
         and query.shape[-1] % 8 == value.shape[-1] % 8 == 0
         and key.shape[2] != 1
         and not (dropout and query.shape[2] == 1)
