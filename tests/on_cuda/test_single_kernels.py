@@ -126,6 +126,24 @@ __global__ void tiles(float *y) {
     assert done.arrays[0]["first"] == pytest.approx([1 + 3.14159265 + 32] * 4)
 
 
+def test_jiterator_gives_several_results_though_the_function_returns_none(session: Session) -> None:
+    """The function of PyTorch's test_multiple_outputs (test/test_jiterator.py), which ends without a `return`."""
+    code = "template <typename T> T pair(T x, T y, T& total, T& rest) { total = x + y; rest = x - y; }"
+    function = torch.cuda.jiterator._create_multi_output_jit_fn(code, num_outputs=2)
+    x, y = torch.arange(3.0, device="cuda"), torch.full((3,), 10.0, device="cuda")
+    assert [result.tolist() for result in function(x, y)] == [[10.0, 11.0, 12.0], [-10.0, -9.0, -8.0]]
+
+
+def test_jiterator_takes_no_tensors_of_the_host(session: Session) -> None:
+    """pytorch/pytorch#94443; TensorIterator.cpp refuses several devices first."""
+    function = torch.cuda.jiterator._create_jit_fn("template <typename T> T both(T x, T y) { return x + y; }")
+    host = torch.ones(3)
+    with pytest.raises(RuntimeError, match=r"^t == DeviceType::CUDA INTERNAL ASSERT FAILED"):
+        function(host, host)
+    with pytest.raises(RuntimeError, match=r"found at least two devices, cuda:0 and cpu!$"):
+        function(host.cuda(), host)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
 def test_jiterator_computes(session: Session, dtype: torch.dtype) -> None:
     code = "template <typename T> T f(T x, T y, T alpha) { return -x + alpha * y; }"

@@ -21,8 +21,9 @@ from windtunnel.compiler.shared_variables import rewritten
 STANDARD = "-std=c++20"
 CUDA = ("-x", "cuda", "-nocudainc", "-nocudalib", "-D__CUDACC__", "-include", "windtunnel/prelude.h")
 LINES = "-gline-tables-only"
-FLOW = ("-fno-finite-loops", "-fno-jump-tables")
-"""An endless loop stays one, though C++ lets the compiler assume that there is none; a `switch` is made of branches."""
+FLOW = ("-fno-finite-loops", "-fno-jump-tables", "-fno-strict-return")
+"""An endless loop stays one, though C++ lets the compiler assume that there is none; a `switch` is made of branches; a
+function that ends without the result it declares returns something, as after NVIDIA's compilers."""
 TYPED = ("-Xclang", "-no-enable-noundef-analysis", "-fstrict-aliasing", "-Xclang", "-new-struct-path-tbaa")
 """What C++ leaves undefined and kernels rely on: a variable that one lane alone has set and the others take from it by
 a shuffle (else every lane is taken for that one). What type each access has is noted for `accesses.py`, which takes the

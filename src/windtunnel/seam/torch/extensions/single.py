@@ -20,7 +20,7 @@ from windtunnel.seam.cuda_runtime.names import demangled
 from windtunnel.seam.foreign_kernels import INSTEAD, WHY
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.extensions.libraries import process_of
-from windtunnel.seam.torch.plans.messages import cuda_error
+from windtunnel.seam.torch.plans.messages import cuda_error, device_name
 from windtunnel.seam.torch.state.state import State, StreamObject, stream_of
 from windtunnel.seam.torch.tags import device_of, tag_of
 
@@ -31,6 +31,11 @@ TYPES = {
     torch.int8: "signed char", torch.uint8: "unsigned char", torch.int16: "short", torch.int32: "int",
     torch.int64: "long long", torch.bool: "bool",
 }  # fmt: skip
+OF_THE_HOST = (
+    't == DeviceType::CUDA INTERNAL ASSERT FAILED at "c10/cuda/impl/CUDAGuardImpl.h", please report a bug to PyTorch. '
+    "jiterator's tensors must live on a GPU."
+)
+"""What PyTorch says of tensors of the host, without the line and with a reason (pytorch/pytorch#94443)."""
 COMPUTED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 """Types whose elements jiterator computes in another (at::opmath_type)."""
 
@@ -153,7 +158,18 @@ def elementwise(
     state: State, code: str, name: str, by_reference: bool, outputs: int, tensors: Sequence[Tensor],
     settings: Mapping[str, object],
 ) -> object:  # fmt: skip
-    """What jiterator computes of a function of one element, in a kernel of windtunnel's own."""
+    """What jiterator computes of a function of one element, in a kernel of windtunnel's own.
+
+    Raises:
+        RuntimeError: not all tensors are on one GPU; in PyTorch's words (TensorIterator.cpp, c10's CUDAGuardImpl.h).
+    """
+    places = [max(device_of(tensor), -1) for tensor in tensors]
+    other = next((place for place in places if place != places[0]), places[0])
+    if other != places[0]:
+        names = " and ".join(device_name(place) for place in (places[0], other))
+        raise RuntimeError(f"Expected all tensors to be on the same device, but found at least two devices, {names}!")
+    if places[0] < 0:
+        raise RuntimeError(OF_THE_HOST)
     common = torch.result_type(*tensors) if len(tensors) == 2 else tensors[0].dtype
     for tensor in tensors[1:]:
         common = torch.promote_types(common, tensor.dtype)
