@@ -66,6 +66,17 @@ WAITS = {normal: 2, sorter: 2, ends: 2, one_end: 1, fill_value: 1, lengths: 2, s
 """How many values each brings to the host."""
 
 
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [(True, "invalid argument to set_sync_debug_mode"), (3, "invalid value of debug_mode, expected one of 0,1,2")],
+)
+def test_a_debug_mode_that_is_none(session: Session, mode: int, message: str) -> None:
+    """pytorch/pytorch#70490; THCPModule_cudaSetSyncDebugMode of torch/csrc/cuda/Module.cpp."""
+    with pytest.raises(RuntimeError, match=message):
+        torch.cuda.set_sync_debug_mode(mode)
+    assert torch.cuda.get_sync_debug_mode() == 0
+
+
 @pytest.mark.parametrize(("make", "values"), WAITS.items(), ids=lambda it: getattr(it, "__name__", str(it)))
 def test_values_are_read_within_an_operator(make: Callable[[], Made], values: int, session: Session) -> None:
     work = make()

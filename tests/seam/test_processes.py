@@ -131,6 +131,41 @@ def test_tensors_in_queues_are_the_same_memory_on_both_sides(tmp_path):
     ], done.stderr
 
 
+SENT_ON = """
+import torch, torch.multiprocessing as mp
+
+def work(queue, results):
+    received = queue.get()
+    for sent in (received, received[1:], received.clone()):
+        try:
+            torch.multiprocessing.reductions.reduce_tensor(sent)
+            results.put("sent")
+        except RuntimeError as error:
+            results.put(str(error))
+
+if __name__ == "__main__":
+    context = mp.get_context("spawn")
+    queue, results = context.Queue(), context.Queue()
+    x = torch.arange(3.0, device="cuda")
+    queue.put(x)
+    child = context.Process(target=work, args=(queue, results))
+    child.start()
+    for _ in range(3):
+        print(results.get())
+    child.join()
+"""
+
+
+def test_a_received_tensor_cannot_be_sent_on(tmp_path):
+    """pytorch/pytorch#134755: a queue of a Manager, whose process passes on what it got."""
+    refusal = (
+        "Attempted to send CUDA tensor received from another process; this is not currently supported. Consider "
+        "cloning before sending."
+    )
+    done = run(tmp_path, SENT_ON)
+    assert done.stdout.splitlines() == [refusal, refusal, "sent"], done.stderr
+
+
 FORKED = """
 import torch, torch.multiprocessing as mp
 

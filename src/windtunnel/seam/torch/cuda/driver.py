@@ -144,6 +144,10 @@ def _switches(state: State) -> dict[str, object]:
         if not told:
             told.append(True)
             warnings.warn(PROTOTYPE, stacklevel=3)
+        if isinstance(mode, bool) or not isinstance(mode, int):
+            raise RuntimeError("invalid argument to set_sync_debug_mode")
+        if mode not in (0, 1, 2):
+            raise RuntimeError("invalid value of debug_mode, expected one of 0,1,2")
         state.sync_debug_mode = mode
 
     return {

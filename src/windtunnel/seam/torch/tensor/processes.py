@@ -69,12 +69,27 @@ class NoStreams(list[Stream]):
         )
 
 
+SENT_AGAIN = (
+    "Attempted to send CUDA tensor received from another process; this is not currently supported. Consider cloning "
+    "before sending."
+)
+"""`THPStorage_shareCuda` of torch/csrc/StorageSharing.cpp."""
+
+
+class ReceivedTag(Tag):
+    """Of memory that another process has sent."""
+
+    __slots__ = ()
+
+
 def _sharing(state: State) -> list[Patch]:
     def share(self: Storage) -> tuple[object, ...]:
         tag = self._wt
         if tag.device < 0:
             raise RuntimeError("_share_cuda_: only available on CUDA")
         torch.cuda._lazy_init()
+        if isinstance(tag, ReceivedTag):
+            raise RuntimeError(SENT_AGAIN)
         if self.nbytes() == 0:
             return tag.device, None, 0, 0, None, 0, None, False
         manager, handle, size = self._share_filename_cpu_()
@@ -96,7 +111,7 @@ def _sharing(state: State) -> list[Patch]:
         with torch._C._DisableTorchDispatch():  # in PyTorch 2.6 `made` is not the object that C++ keeps
             made = storage_of(bytes_in(made))
         # The memory is the sender's: this process's allocator does not count it.
-        attach(made, Tag(state.index(torch.device("cuda", device)), size))
+        attach(made, ReceivedTag(state.index(torch.device("cuda", device)), size))
         return made
 
     def release(cls: type, /, *args: object, **kwargs: object) -> None:
