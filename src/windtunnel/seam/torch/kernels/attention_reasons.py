@@ -14,6 +14,7 @@ import torch
 from windtunnel.seam.torch.kernels import attention_choice as choice
 from windtunnel.seam.torch.kernels.attention_choice import Problem
 from windtunnel.seam.torch.plans.halves import HALVES
+from windtunnel.seam.torch.tags import VERSION
 
 C = torch._C
 Reasons = Iterator[str | None]
@@ -63,7 +64,7 @@ def _efficient(problem: Problem) -> Reasons:
     if not problem.nested:
         yield _lengths(problem)
         yield _strides(problem)
-        yield from _heads(problem, shared=choice.VERSION >= choice.EFFICIENT_SHARES_HEADS)
+        yield from _heads(problem, shared=VERSION >= choice.EFFICIENT_SHARES_HEADS)
     new = problem.gpu.compute_capability >= (8, 0)
     yield _types(problem, (torch.float16, torch.float32, *HALVES[1:]) if new else (torch.float16, torch.float32))
 
