@@ -3,7 +3,9 @@
 import math
 
 import msgspec
+import numpy as np
 import pytest
+from tools.calibration.calibrate_network import NetworkRow, band_rows, held
 from tools.corpus import tables
 
 from windtunnel import gpus, networks
@@ -160,13 +162,37 @@ def test_the_constants_meet_what_was_published():
     assert errors[len(errors) * 9 // 10] < 0.4
 
 
-def test_bands_are_wider_for_a_network_without_times():
-    spread = Spread(64, 8)
-    p5, roce = (
-        CostModel(gpus.find("H100"), network=networks.find(name, "")).links.collective_band(
-            "all_reduce", 64 * MIB, 64, spread
-        )
-        for name in ("p5", "roce-400")
-    )
-    assert (p5.distance, roce.distance) == ("own", "other")
-    assert roce.high - roce.low > p5.high - p5.low
+def band(network, size):
+    model = CostModel(gpus.find("H100"), network=networks.find(network, ""))
+    return model.links.collective_band("all_reduce", size, 64, Spread(64, 8))
+
+
+@pytest.mark.parametrize("size", [KIB, MIB, 64 * MIB])
+def test_bands_are_wider_the_less_is_like_a_network(size):
+    """p5 has rows, p5en has EFA as others have, and nobody's rows are of plain sockets."""
+    p5, p5en, sockets = (band(name, size) for name in ("p5", "p5en", "ethernet-100"))
+    assert (p5.distance, p5en.distance, sockets.distance) == ("own", "other", "unlike")
+    assert p5.high / p5.low < p5en.high / p5en.low <= sockets.high / sockets.low
+
+
+def test_few_rows_leave_the_band_of_networks_without_any():
+    assert band("roce-400", 64 * MIB).distance == "other"
+
+
+def test_bands_from_other_networks_hold():
+    """Four of five rows of a network lie in the band that eleven others give, if it is as far off as they are."""
+
+    def row(network, size, time_us):
+        return NetworkRow(network, "all_reduce", "H100-SXM5-80GB", 16, 2, size, time_us, False, "", "")
+
+    far = {"p4d": 1.1, "p4de": 0.8, "p5": 1.3, "dgx-a100": 0.75, "dgx-h100": 1.2}
+    rows = [row(name, size, 100.0 * factor) for name, factor in far.items() for size in (KIB, MIB, 64 * MIB) * 4]
+    rows += [row("p5", MIB, 130.0)] * 50
+    times = np.full(len(rows), 100.0)
+    inside = held(rows, times)
+    assert [name for name in far if not all(inside[i] for i, one in enumerate(rows) if one.network == name)] == [
+        "dgx-a100"
+    ]
+    for found in band_rows("other", rows, times):
+        assert found["high"] == pytest.approx(1.3, abs=0.04)
+        assert found["low"] * found["high"] == pytest.approx(1.0, abs=0.002)

@@ -21,6 +21,7 @@ import numpy as np
 
 from tools import fitting
 from tools.corpus import tables
+from tools.docs import figures
 from tools.fitting import Array, Mask, search, verbatim
 from windtunnel import gpus, networks
 from windtunnel.cost.collectives import Collectives, size_class
@@ -29,13 +30,13 @@ from windtunnel.networks import Spread
 
 HEAD = (
     "Collectives between nodes: written by tools/calibration/calibrate_network.py; do not edit by hand.",
-    "See cost/network.py. band: measured over predicted time, 10 and 90 % quantiles in cross-validation.",
+    "See cost/network.py. band: measured over predicted time; four of five rows lie in it in cross-validation.",
 )
 CUTS = (3.0, 0.7)
 """Of the logarithmic errors, first so that the search finds the way from far away, then so that outliers count less."""
 HEAVY_BYTES, HEAVY = 16 << 20, 4.0
 FOLDS = 5
-LEAST_ROWS = 10
+LEAST_ROWS, LEAST_NETWORKS, HELD = 10, 3, 0.8
 PROBLEM = "problem"
 ASSUMED = (
     ("roce", "infiniband", "assumed: as InfiniBand"),
@@ -269,20 +270,96 @@ def show(words: str, chosen: list[NetworkRow], times: Array) -> None:
 
 
 def band_rows(distance: str, chosen: list[NetworkRow], times: Array) -> list[dict[str, Any]]:
-    """The bands: by family and class of size, over all classes or families where rows are few."""
+    """The bands: by family and class of size, over all classes or families where rows or networks are few.
+
+    "own" are the quantiles of rows. "other" and "unlike" are as wide either way: what is known of other networks does
+    not say on which side one lies, and each of them counts as much as another.
+    """
+    networks_of = np.array([row.network for row in chosen])
     ratios = np.array([row.time_us for row in chosen]) / times
     found = []
     for family in ("ring", "peer"):
         mine = np.array([row.family == family for row in chosen])
         for name in ("small", "medium", "large"):
             here = mine & np.array([size_class(row.size_bytes) == name for row in chosen])
-            picked = here if here.sum() >= LEAST_ROWS else mine if mine.sum() >= LEAST_ROWS else mine | True
-            low, high = np.quantile(ratios[picked], [0.1, 0.9])
-            found.append(
-                {"distance": distance, "family": family, "size": name, "low": round(min(float(low), 1.0), 3),
-                 "high": round(max(float(high), 1.0), 3), "rows": int(picked.sum())}
-            )  # fmt: skip
+            wanted = 1 if distance == "own" else LEAST_NETWORKS
+            enough = (one for one in (here, mine) if one.sum() >= LEAST_ROWS and len(set(networks_of[one])) >= wanted)
+            picked = next(enough, mine | True)
+            band = _plain(ratios[picked]) if distance == "own" else _symmetric(ratios[picked], networks_of[picked])
+            low, high = round(min(band[0], 1.0), 3), round(max(band[1], 1.0), 3)
+            row = {"distance": distance, "family": family, "size": name, "low": low, "high": high}
+            found.append(row | {"rows": int(picked.sum())})
     return found
+
+
+def _plain(ratios: Array) -> tuple[float, float]:
+    low, high = np.quantile(ratios, [0.1, 0.9])
+    return float(low), float(high)
+
+
+def _symmetric(ratios: Array, names: Array) -> tuple[float, float]:
+    """Within which factor, either way, four of five rows lie, when each network counts alike."""
+    off = np.abs(np.log(ratios))
+    order = np.argsort(off)
+    weights = np.array([1.0 / np.sum(names == name) for name in names])[order]
+    factor = float(np.exp(np.interp(HELD, (np.cumsum(weights) - weights / 2) / weights.sum(), off[order])))
+    return 1.0 / factor, factor
+
+
+def held(chosen: list[NetworkRow], times: Array) -> Mask:
+    """Which rows lie in the band that other networks' rows give; `times` were predicted with each network left out."""
+    known = kinds(chosen)
+    inside = np.zeros(len(chosen), dtype=bool)
+    for key in {row.network for row in chosen}:
+        mine = np.array([row.network == key for row in chosen])
+        bands = left_out_bands(fitting.chosen(chosen, ~mine), times[~mine], known[~mine])
+        distance = "other" if known[mine][0] else "unlike"
+        found = {(band["family"], band["size"]): band for band in bands if band["distance"] == distance}
+        for i in np.flatnonzero(mine).tolist():
+            band = found[chosen[i].family, size_class(chosen[i].size_bytes)]
+            inside[i] = band["low"] <= chosen[i].time_us / times[i] <= band["high"]
+    return inside
+
+
+def left_out_bands(chosen: list[NetworkRow], times: Array, known: Mask) -> list[dict[str, Any]]:
+    """The bands of networks without rows: "other" of all, "unlike" of those whose kind of transport no other has.
+
+    What is unlike all others is known no better than they are.
+    """
+    other = band_rows("other", chosen, times)
+    alone = known if known.all() else ~known
+    unlike = band_rows("unlike", fitting.chosen(chosen, alone), times[alone])
+    for mine, others in zip(unlike, other, strict=True):
+        mine |= {"low": min(mine["low"], others["low"]), "high": max(mine["high"], others["high"])}
+    return [*other, *unlike]
+
+
+def kinds(chosen: list[NetworkRow]) -> Mask:
+    """Which rows are of a network whose kind of transport another one with rows has."""
+    shared = Counter(_kind(key) for key in {row.network for row in chosen})
+    return np.array([shared[_kind(row.network)] > 1 for row in chosen])
+
+
+def _kind(key: str) -> str:
+    return _network(key).transport.partition("-")[0]
+
+
+def figures_of(chosen: list[NetworkRow], predicted: dict[str, Array]) -> dict[str, dict[str, float]]:
+    """The rows of docs/figures/networks.json: `predicted` are times of all rows by the name of a figure."""
+    made = {name: _errors(chosen, times) for name, times in predicted.items()}
+    left, known = predicted["networks"], kinds(chosen)
+    inside = held(chosen, left)
+    large = np.array([one.size_bytes >= HEAVY_BYTES for one in chosen])
+    for name, wanted in (("large", large), ("kind", known), ("no-kind", ~known), ("networks", known | True)):
+        made[name] = _errors(fitting.chosen(chosen, wanted), left[wanted])
+        made[name]["held"] = round(100 * float(np.mean(inside[wanted])))
+    return made
+
+
+def _errors(chosen: list[NetworkRow], times: Array) -> dict[str, float]:
+    errors = np.abs(times / np.array([row.time_us for row in chosen]) - 1.0)
+    middle, most = float(np.median(errors)), float(np.quantile(errors, 0.9))
+    return {"number": len(errors), "median": round(100 * middle, 1), "p90": round(100 * most, 1)}
 
 
 def calibrate() -> None:
@@ -297,8 +374,16 @@ def calibrate() -> None:
     show("one network left out", chosen, by_network)
     problems = [row for row in everything if row.problem]
     show("published as problems, never fitted", problems, model.predict(at, problems))
-    bands = [*band_rows("own", chosen, by_size), *band_rows("other", chosen, by_network)]
+    known = kinds(chosen)
+    for words, wanted in (("other", known), ("unlike", ~known)):
+        inside = held(chosen, by_network)[wanted]
+        print(f"{words}: {np.mean(inside):.0%} of {len(inside)} rows in the band that the other networks' rows give")
+    bands = [*band_rows("own", chosen, by_size), *left_out_bands(chosen, by_network, known)]
     write(model, at, chosen, bands)
+    in_sample = model.predict(at, chosen)
+    made = figures_of(chosen, {"fitted": in_sample, "sizes": by_size, "networks": by_network})
+    made["problems"] = _errors(problems, model.predict(at, problems))
+    figures.record("networks", made)
 
 
 def write(model: NetworkModel, at: Array, chosen: list[NetworkRow], bands: list[dict[str, Any]]) -> None:
@@ -314,8 +399,10 @@ def write(model: NetworkModel, at: Array, chosen: list[NetworkRow], bands: list[
     for name in sorted({_network(key).transport for key in networks.names()}):
         reach = usual(known, model.count, name)
         words = {transport: words for transport, _, words in ASSUMED}
-        row = {"name": name, "latency_us": reach.latency_us, "share": reach.share}
-        found.append(("transport", row | {"source": words.get(name, "fitted: the median of its networks")}))
+        count = sum(model.count[key] for key in known if _kind(key) == name.partition("-")[0])
+        row = {"name": name, "latency_us": reach.latency_us, "share": reach.share, "rows": count}
+        source = "fitted: the median of its networks" if count else words[name]
+        found.append(("transport", row | {"source": source}))
     fitting.write("network", HEAD, [*found, *(("band", verbatim(row)) for row in bands)])
     fitting.forget()
 

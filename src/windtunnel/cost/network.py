@@ -68,7 +68,8 @@ class NetworkConstants(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """What a network takes: microseconds a hop, share of the NICs' rate, and whether rows of it were fitted ("own")."""
+    """What a network takes: microseconds a hop, share of the NICs' rate, and whether rows of it were fitted ("own"), of
+    one with its kind of transport ("other"), or none of these ("unlike")."""
 
     latency_us: float
     share: float
@@ -236,7 +237,7 @@ def reach_of(network: Network) -> Reach:
     known = own or next((row for row in rows["transport"] if row["name"] == network.transport), None)
     if known is None:
         known = next(row for row in rows["transport"] if row["name"] == "infiniband")
-    distance = "own" if own is not None and own["rows"] >= LEAST_ROWS else "other"
+    distance = "own" if own is not None and own["rows"] >= LEAST_ROWS else "other" if known["rows"] else "unlike"
     return Reach(network.latency_us or known["latency_us"], network.share or known["share"], distance)
 
 
