@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from tools.corpus import tables
 from tools.corpus.language_models import SIZES
 from tools.corpus.outcomes import Outcome, error_figures, tau
-from windtunnel.gpus.variation import slowest
+from windtunnel.gpus.variation import later
 
 FOLDER = Path(__file__).resolve().parent
 STEP = re.compile(r"step of ([\d.]+) ms")
@@ -91,7 +91,7 @@ def rows() -> list[ClusterRow]:
 
 
 def run(row: ClusterRow) -> tuple[float, float]:
-    """The milliseconds of a step, for whose slowest GPU all others wait, and the relative band around it.
+    """The milliseconds of a step whose slowest GPU is later than the clock, and the relative band around it.
 
     Raises:
         RuntimeError: the program failed, or does not fit.
@@ -107,7 +107,7 @@ def run(row: ClusterRow) -> tuple[float, float]:
     timing = json.loads(ended.stdout)["timing"]
     middle, ends = timing["step_ns"], timing["step_range_ns"]
     band = max(middle / ends[0] - 1.0, ends[1] / middle - 1.0) if middle else 0.0
-    return float(step[1]) * (1.0 + slowest(row.gpus)), band
+    return float(step[1]) * (1.0 + later(row.gpus)), band
 
 
 def predicted(some: Sequence[ClusterRow]) -> Iterator[tuple[ClusterRow, Outcome]]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from windtunnel.gpus.variation import slowest
+from windtunnel.gpus.variation import CLOCK_GPUS, later
 from windtunnel.reports.parts import throughput
 from windtunnel.reports.parts.time import Spans, measure, overlap, union
 from windtunnel.trace.blocks import blocks
@@ -52,8 +52,8 @@ def _timed(trace: Trace, step_ns: int | None, steps: int, world: int) -> dict[st
 
 class Range(NamedTuple):
     """Within what a step is known, in shares of it: by its kernels, the network, and the slowest GPU, which all others
-    wait for. `between` is the exposed share of collectives between nodes, which `low` and `high` are factors of;
-    `jitter` is the seed by which the GPUs of the step itself differ already."""
+    wait for and which is `late` by the clock. `between` is the exposed share of collectives between nodes, which `low`
+    and `high` are factors of; `jitter` is the seed by which the GPUs of the step itself differ already."""
 
     kernels: float
     between: float
@@ -83,7 +83,7 @@ def _range(trace: Trace, exposed: Mapping[Place, float], step_ns: int, world: in
     low, high = trace.facts.get("network_band") or (1.0, 1.0)
     between = sum(ns for (_, nodes), ns in exposed.items() if nodes > 1) / step_ns
     seed = trace.facts.get("jitter")
-    late = slowest(world) if seed is None else 0.0
+    late = later(world) if seed is None else 0.0
     return None if kernels is None else Range(kernels, between, low, high, late, seed)
 
 
@@ -97,7 +97,9 @@ def _range_words(found: Range | None, step_ns: int, world: int) -> str:
         words += f", the network's {format_share(found.between)} of the step within {factors}"
     if found.jitter is not None:
         return f"{words}, {world} GPUs that differ as --jitter {found.jitter} draws them"
-    return f"{words}, the slowest of {world} GPUs {format_share(found.late)} later"
+    if not found.late:
+        return words
+    return f"{words}, the slowest of {world} GPUs {format_share(found.late)} later than that of {CLOCK_GPUS}"
 
 
 def _rate(trace: Trace, step_ns: int | None, world: int) -> str:
