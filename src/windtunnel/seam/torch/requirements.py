@@ -35,6 +35,9 @@ NEEDED = {
         torch.ops.aten._cudnn_ctc_loss torch.ops.aten._fft_r2c.default._op
         torch.ops.aten._thnn_fused_gru_cell.default torch.ops.aten._thnn_fused_lstm_cell.default torch.library._impls
         torch.ops.aten.log_sigmoid_backward.default._op torch.ops.aten.log_sigmoid_forward.default._op
+        torch.ops.aten.mode.default._op torch.ops.aten.mode.values._op
+        torch.ops.aten.sort.stable._op torch.ops.aten.sort.values._op torch.ops.aten.sort.values_stable._op
+        torch.ops.aten.topk.default._op torch.ops.aten.topk.values._op
         torch.nn.Module._apply torch.nn.Module._apply.__code__
         torch.nn.Module._call_impl torch.nn.Module._call_impl.__code__
         torch.utils._python_dispatch.TorchDispatchMode torch.utils._python_dispatch._get_current_dispatch_mode
