@@ -39,6 +39,15 @@ NAMES = {torch.int16: "Short", torch.uint16: "UInt16", torch.uint32: "UInt32", t
 """Names that C++ has for types that NCCL does not move."""
 
 GATHERED, SCATTERED, EXCHANGED = "c10d::_allgather_base_", "c10d::_reduce_scatter_base_", "c10d::alltoall_base_"
+LISTED = {"c10d::gather_": ("gather", "output"), "c10d::scatter_": ("scatter", "input")}
+"""Collectives whose root has a tensor for each rank, and what it does with them."""
+ROOTED = {"c10d::broadcast_": "Broadcast", "c10d::reduce_": "Reduce"}
+"""Collectives whose root NCCL itself checks (src/misc/argcheck.cc), by its names."""
+NO_RANK = (
+    "NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, invalid argument (run with "
+    "NCCL_DEBUG=WARN for details), NCCL version {version}\nncclInvalidArgument: Invalid value for an argument.\n"
+    "Last error:\n{name} : invalid root {root} (root should be in the 0..{ranks} range)"
+)
 REDUCING = frozenset(
     {
         "c10d::allreduce_", "c10d::allreduce_coalesced_", "c10d::reduce_", "c10d::reduce_scatter_", SCATTERED,
@@ -90,11 +99,13 @@ def check(
 
     Raises:
         TypeError: an element type that NCCL has not, or two that differ; an average of truth values.
-        ValueError: sizes that do not fit the number of ranks; a bitwise reduction.
+        ValueError: sizes that do not fit the number of ranks; a bitwise reduction; a root's list that does not fit.
+        DistBackendError: a root that is no rank.
         RuntimeError: a sum of eight-bit floats; splits that do not add up.
     """
     if reduction in BITWISE:
         raise ValueError(f"Cannot use ReduceOp.{reduction} with NCCL")
+    _check_root(name, reads, writes, ranks, named.get("root_rank"))
     if name in (GATHERED, SCATTERED) and reads and writes:
         _check_flat(name, reads[0], writes[0], ranks)
     splits = [named.get("input_split_sizes"), named.get("output_split_sizes")] if name == EXCHANGED else []
@@ -108,6 +119,32 @@ def check(
             raise RuntimeError("Float8 dtypes are not currenlty supported for NCCL reductions")
         if tensor.dtype == torch.bool and reduction == "AVG":
             raise TypeError("Cannot use ReduceOp.AVG with boolean inputs")
+
+
+def _check_root(name: str, reads: list[Tensor], writes: list[Tensor], ranks: int, root: object) -> None:
+    """The number of the root, and of a gather and a scatter its list, which has a tensor of equal shape a rank."""
+    absent = isinstance(root, int) and not 0 <= root < ranks
+    if absent and name in ROOTED:
+        version = ".".join(map(str, torch.cuda.nccl.version()))
+        raise dist.DistBackendError(NO_RANK.format(version=version, name=ROOTED[name], root=root, ranks=ranks))
+    if name not in LISTED:
+        return
+    collective, side = LISTED[name]
+    wrong, listed, own = (
+        f"ProcessGroupNCCL::{collective}: ",
+        *((writes, reads) if side == "output" else (reads, writes)),
+    )
+    if absent:
+        raise ValueError(f"{wrong}invalid root rank: {root}")
+    if listed and len(listed) != ranks:
+        raise ValueError(
+            f"{wrong}Incorrect {side} list size {len(listed)}. {side.capitalize()} list size should be {ranks}, "
+            "same as size of the process group."
+        )
+    for index, tensor in enumerate(listed):
+        if tensor.shape != own[0].shape:
+            wanted, got = (f"({', '.join(map(str, one.shape))})" for one in (own[0], tensor))
+            raise ValueError(f"{wrong}invalid tensor size at index {index} (expected {wanted}, got {got})")
 
 
 def _check_flat(name: str, read: Tensor, write: Tensor, ranks: int) -> None:
