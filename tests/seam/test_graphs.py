@@ -226,6 +226,14 @@ def test_graphs_draw_through_memory_of_the_device(session: Session) -> None:
     assert torch.cuda.memory_stats()["active.all.current"] == before
 
 
+def test_default_generators_are_a_tuple_from_the_first_use_on(session: Session) -> None:
+    """`torch/csrc/cuda/Module.cpp` puts it there when CUDA is initialized."""
+    assert torch.cuda.default_generators == ()
+    torch.cuda.init()
+    assert isinstance(torch.cuda.default_generators, tuple)
+    assert len(torch.cuda.default_generators) == torch.cuda.device_count()
+
+
 def test_generators_places_can_be_exchanged_in_a_graph(session: Session) -> None:
     torch.cuda.init()
     generator = torch.cuda.default_generators[0]

@@ -409,13 +409,13 @@ class Retiming:
     ) -> None:
         """Its rule of collectives: kernels beside them take longer."""
         spread = Spread.of_detail(call.detail)
-        shares = (model[lane.device].collective_share(call.name, spread) for model in (self.old, self.new))
+        shares = [model[lane.device].collective_share(call.name, spread) for model in (self.old, self.new)]
         for level, share, (start, end) in zip(self.communication[lane.device], shares, (before, now), strict=True):
             level.add(start, end, share)
             level.forget(start)
         for place, other in self.lines.items():
             if place[0] == lane.device and other is not line and other.busy_ns > now[0]:
-                other.ready_ns += lost(min(now[1], other.busy_ns) - now[0], share)
+                other.ready_ns += lost(min(now[1], other.busy_ns) - now[0], shares[-1])
 
     def _price(self, kind: Kind, device: int, number: int, size_bytes: int) -> _Price:
         key = device, number, 0 if kind == Kind.KERNEL else size_bytes

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as ent
 
 from windtunnel import import_hook
 from windtunnel.errors import InstallError
-from windtunnel.seam.patching import Patches, undone
+from windtunnel.seam.patching import Patch, Patches, undone
 from windtunnel.seam.torch import kernels, registry
 from windtunnel.seam.torch.compiled import compilers
 from windtunnel.seam.torch.cuda import sanitizer
@@ -107,6 +107,7 @@ class Installation:
         undo.append(self.patches.restore)
         for patches in [file.patches(state) for file in PATCHING]:
             self.patches.apply(patches)
+        state.on_first_use = lambda: self.patches.apply([Patch(torch.cuda, "default_generators", state.generators)])
         self.patches.apply(self.threads.patches())
         undo.append(state.history.disable)
         undo.append(state.autocast.unregister)

@@ -368,7 +368,7 @@ def _cuda_module(state: State) -> list[Patch]:
         Patch(cuda, "_initialized", False),
         Patch(cuda, "_cached_device_count", None),
         Patch(cuda, "_queued_calls", list(cuda._queued_calls)),
-        Patch(cuda, "default_generators", state.generators),
+        Patch(cuda, "default_generators", ()),  # the first use of CUDA makes them
         Patch(cuda, "_cudart", Cudart(state)),
         Patch(cuda, "_device_count_nvml", lambda: -1),
         Patch(cuda, "_nvml_based_avail", lambda: False),

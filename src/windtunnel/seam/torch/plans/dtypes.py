@@ -21,7 +21,7 @@ COMPLEX = frozenset({torch.complex32, torch.complex64, torch.complex128})
 CUDNN = "getCudnnDataTypeFromScalarType()"
 """Says so in words of its own (aten/src/ATen/cudnn/Types.cpp); the CPU convolves integers of 64 bits."""
 SETS = {"real": REAL, "floating": FLOATING, "wide": WIDE, "integers": INTEGERS, "complex": COMPLEX}
-SETS["bool"] = frozenset({torch.bool})
+SETS |= {"bool": frozenset({torch.bool}), "half": frozenset({torch.half}), "bfloat16": frozenset({torch.bfloat16})}
 SETS["common"] = FLOATING | COMPLEX | INTEGERS | SETS["bool"]
 SETS["unsigned"] = frozenset({torch.uint16, torch.uint32, torch.uint64})
 SETS["float8"] = frozenset(

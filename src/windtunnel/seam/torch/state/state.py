@@ -114,6 +114,7 @@ class State(Core):
 
     generation = 0
     bad_fork = False
+    on_first_use: Callable[[], object] = staticmethod(lambda: None)
     only_driver = False  # whether C++ has used CUDA, but not yet Python, whose `torch.cuda.is_initialized()` is False
 
     def __init__(
@@ -139,7 +140,7 @@ class State(Core):
         self.visible: list[int] | None = None
         self.process = os.getpid()
         self.cuda_devices = [torch.device("cuda", i) for i in range(len(machine.devices))]
-        self.generators: list[Generator] = []
+        self.generators: tuple[Generator, ...] = ()
         self.generator_devices: dict[int, int] = {}
         self.pool_numbers = count(1)  # second numbers of pools that the program asks for, (0, n)
         self.capture_numbers = count(1)  # first numbers of those that captures make for themselves, (n, 0)
@@ -196,7 +197,8 @@ class State(Core):
         for index, device in enumerate(machine.devices):
             device.renumber(index)
         self.local.streams = [device.default_stream for device in machine.devices]
-        self.generators += self.new_generators()
+        self.generators = tuple(self.new_generators())
+        self.on_first_use()
 
     def index(self, device: object) -> int:
         """The emulated device's index for anything that PyTorch takes as a device, CPU for the others.
