@@ -54,7 +54,7 @@ def saturate(source: Tensor, made: Tensor) -> None:
     bounds = BOUNDS.get(made.dtype)
     if bounds is None or not source.dtype.is_floating_point or not _plain(source, made):
         return
-    wide = source if source.dtype in (torch.float32, torch.float64) else source.float()
+    wide = (source if source.dtype in (torch.float32, torch.float64) else source.float()).expand_as(made)
     if bool(((wide >= bounds.start) & (wide < bounds.end)).all()):
         return
     nan = bounds.nan_of_double if source.dtype is torch.float64 else bounds.nan

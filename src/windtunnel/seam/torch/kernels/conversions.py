@@ -19,7 +19,7 @@ def copied(dispatch: Dispatch, call: Call) -> Result:
     """aten::copy_."""
     out = dispatch.compute(call)
     destination, source = call.args[:2]
-    saturate(source.expand_as(destination), destination)
+    saturate(source, destination)
     return out
 
 
