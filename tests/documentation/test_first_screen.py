@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -59,12 +60,25 @@ def test_the_lines_for_developers(clone: Path) -> None:
     assert (clone / "runs" / "demo.html").stat().st_size > 10_000
 
 
-def test_the_lines_for_programs_of_one_s_own(clone: Path) -> None:
-    bare = clone.parent / "bare"
+# `make dist` installs PyTorch from the index in an empty environment; that takes longer than all lines here.
+@pytest.mark.parametrize("lies_there", [True, pytest.param(False, marks=pytest.mark.weekly)])
+def test_the_lines_for_programs_of_one_s_own(clone: Path, lies_there: bool) -> None:
+    """It is installed beside PyTorch, as the README says, or into an environment with nothing in it."""
+    bare = clone.parent / f"bare-{lies_there}"
     subprocess.run([sys.executable, "-m", "venv", bare], check=True)
+    if lies_there:
+        there = packages_of(bare) / "there.pth"
+        there.write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     more = {"PATH": f"{bare / 'bin'}{os.pathsep}{os.environ['PATH']}", "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
     assert USERS[0] == 'pip install ".[torch]"'
     for line in USERS:
         # A plan takes minutes; its options are tried by test_readme.py, and here one GPU and no search stand for it.
         short = line.partition(" --gpus")[0] + " --gpus A100" if line.startswith(PLAN) else line
         typed(short, clone, PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_COMPILE="0", **more)
+    assert (packages_of(bare) / "windtunnel" / "__init__.py").exists()
+
+
+def packages_of(environment: Path) -> Path:
+    """Where an environment has its packages."""
+    (found,) = (environment / "lib").glob("python*/site-packages")
+    return found
