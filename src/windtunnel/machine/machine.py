@@ -432,8 +432,8 @@ class Machine:
         capture.refuse_event(event)
         if event.time_ns is None or event.stream is None:
             return 0
-        name, number = "cudaEventSynchronize", event.number
-        return self._synchronize(host, event.stream, event.time_ns, event.order, name, site, number)
+        join(host.order, event.order)
+        return self._synchronize(host, event.stream, event.time_ns, "cudaEventSynchronize", site, event.number)
 
     def synchronize_stream(
         self, host: HostThread, stream: Stream, name: str = "cudaStreamSynchronize", site: int = 0, but_last: int = 0
@@ -444,24 +444,24 @@ class Machine:
             raise stream.capture.fail(capture.UNSUPPORTED)
         if but_last:
             self._staged.add((stream.agent, stream.epoch))
-        order = {**stream.order, stream.agent: stream.epoch - but_last}
-        return self._synchronize(host, stream, stream.ready_ns, order, name, site)
+        join(host.order, stream.order, {stream.agent: stream.epoch - but_last})
+        return self._synchronize(host, stream, stream.ready_ns, name, site)
 
     def synchronize_device(
         self, host: HostThread, device: Device, name: str = "cudaDeviceSynchronize", site: int = 0
     ) -> int:
         """Let the host wait for everything on a device; returns for how long, in ns."""
-        order: VectorClock = {}
         for stream in device.streams:
             if stream.capture is not None:
                 raise stream.capture.fail(capture.UNSUPPORTED)
-            join(order, stream.order)
-            order[stream.agent] = max(order.get(stream.agent, 0), stream.epoch)
-        return self._synchronize(host, device.default_stream, device.ready_ns(), order, name, site)
+        for stream in device.streams:
+            join(host.order, stream.order, {stream.agent: stream.epoch})
+        return self._synchronize(host, device.default_stream, device.ready_ns(), name, site)
 
     def _synchronize(
-        self, host: HostThread, stream: Stream, until_ns: int, order: VectorClock, name: str, site: int, event: int = 0
+        self, host: HostThread, stream: Stream, until_ns: int, name: str, site: int, event: int = 0
     ) -> int:
+        """Let the host, which is ordered after what it waits for already, wait until then."""
         begin = host.now_ns
         host.now_ns += self.devices[stream.device].cost.synchronize_ns
         waited = host.wait_until(until_ns)
@@ -472,7 +472,8 @@ class Machine:
         if number is None:
             number = self._name(name)
         self.trace.rows.buffer.extend((SYNCHRONIZE, lane, number, site, begin, begin, host.now_ns, event))
-        self._ordered(host, order)
+        if self.on_order is not None:
+            self.on_order()
         if self.trace.sink is not None:
             self.trace.hand_on(host.index)
         return waited

@@ -61,6 +61,10 @@ class Caller(NamedTuple):
     through: bool
 
 
+made = tuple.__new__
+"""Makes a caller without a call in Python: one is made for every value that the host reads."""
+
+
 class Sites:
     """Numbers the lines of the program that the trace refers to.
 
@@ -125,10 +129,8 @@ class Sites:
             frame = None
         line = frame or library
         if line is None:
-            return Caller(None, 0, "", passed)
-        if library is None:
-            return Caller(line, self.of(line), "", passed)
-        return Caller(line, self.of(line), _line_of(library), passed)
+            return made(Caller, (None, 0, "", passed))
+        return made(Caller, (line, self.of(line), "" if library is None else _line_of(library), passed))
 
     def library(self) -> str:
         """The innermost line of a library that the program's line is calling, as "package/file.py:12"; or ""."""

@@ -66,6 +66,7 @@ STRIDED = torch.strided
 PLAIN = torch._C._disabled_torch_dispatch_impl
 CPU_DEVICE = torch.device("cpu")
 NONE_OR_FIRST = ((), (0,))
+NUMBERS = frozenset({int, float, bool, type(None)})
 FAKE = torch._C._TorchDispatchModeKey.FAKE
 get_mode = torch._C._get_dispatch_mode
 ADDITIONS = ("aten::add", "aten::add_")
@@ -165,7 +166,8 @@ class Dispatch(TorchDispatchMode):
         if torch.empty is not OWN.empty:  # which is always among the constructors that a program replaces
             with constructors.own():
                 return self.__torch_dispatch__(func, types, args, kwargs)
-        work = None if self.work is None or self.work.inside else self.work
+        if (work := self.work) is not None and work.inside:
+            work = None
         if work is not None:
             if clock_ns() - work.left_ns > work.least_ns:
                 work.gap(clock_ns(), func.name(), args)
@@ -225,33 +227,32 @@ class Dispatch(TorchDispatchMode):
                 try:
                     tag = storage_of(value)._wt
                     key += (value.shape, value.dtype)
-                    scattered |= ordered and not value.is_contiguous()
+                    scattered = scattered or (ordered and not value.is_contiguous())
                 except (NotImplementedError, RuntimeError, ValueError):  # sparse ones lack storage, nested ones sizes
                     return self.general(Call(plan, func, args, {}))
                 if (found := tag.device) != device:
                     if found < CPU or device != NOWHERE:
                         return self.general(Call(plan, func, args, {}))
                     device, first = found, tag
-                shared |= tag is first and value is not args[0] and bool(plan.mutated)
-            elif kind is list or kind is tuple:
-                if value and isinstance(value[0], Tensor):
-                    found = common_device(value, key)
-                    if found < CPU or found != device != NOWHERE:
-                        return self.general(Call(plan, func, args, {}))
-                    device, scattered = found, scattered or (ordered and not all(map(is_contiguous, value)))
-                elif plan.attributes:
-                    key.append(tuple(value))
-                elif value and not isinstance(value[0], (int, float)):
-                    return self.general(Call(plan, func, args, {}))
-            elif kind is not int and isinstance(value, Tensor):
+                shared = shared or (value is not args[0] and tag is first and bool(plan.mutated))
+            elif kind in NUMBERS:
+                if plan.attributes:
+                    key.append(value)
+            elif (found := device_of_other(plan, value, key)) == FLOATING or NOWHERE != found != device != NOWHERE:
                 return self.general(Call(plan, func, args, {}))
-            elif plan.attributes:
-                key.append(value)
+            elif found != NOWHERE:
+                device, scattered = found, scattered or (ordered and not all(map(is_contiguous, value)))
         if device == CPU and plan.builtin:
             return self.on_host(Call(plan, func, args, {}, CPU, key), ())
         if device < 0:
             return self.general(Call(plan, func, args, {}))
-        out = self.compute(Call(plan, func, args, {}, device)) if plan.called or self.room.near else strided(plan, args)
+        if plan.called or self.room.near:
+            out = self.compute(Call(plan, func, args, {}, device))
+        else:
+            try:
+                out = plan.strided(*args)
+            except RuntimeError as error:
+                out = otherwise.computed(Call(plan, plan.run, args, {}), error)
         if plan.view:
             return self.viewed(out, args, device)
         if plan.fresh:
@@ -264,8 +265,8 @@ class Dispatch(TorchDispatchMode):
                 key += [size_of(tensor) for tensor in tensors_in((out,))]
         key += [disorder(args, out)] if scattered else ()
         local, machine, memory = self.local, self.machine, plan.memory and (scattered or not plan.copies)
-        watched = machine.watching or shared
-        if plan.simple and not watched and (cost := self.costs.get(name := (*key, device))) is not None:
+        plain = plan.simple and not (machine.watching or shared)
+        if plain and (cost := self.costs.get(name := (*key, device))) is not None:
             stream = local.streams[device]
             machine.launch(local.host, stream, reusing(machine, stream, cost, (args, out)) if cost.is_large else cost)
             if memory:
@@ -442,13 +443,11 @@ class Dispatch(TorchDispatchMode):
                     return draw(self.state, call)
             return run(*args, **kwargs) if plan.builtin else plan.run_foreign(call.func, args, kwargs)
         except RuntimeError as error:
-            if device >= 0 and "DefaultCPUAllocator" in str(error):
+            if device < 0:
+                raise
+            if "DefaultCPUAllocator" in str(error):
                 self.state.host_memory_ended(error, device)
-            if device >= 0 and (again := otherwise.computed(call.but(func=run), error)) is not None:
-                return again()
-            if device >= 0 and (other := messages.of_cuda(error, plan.name, args)) is not None:
-                raise other from None
-            raise
+            return otherwise.computed(call.but(func=run), error)
         finally:
             local.inner = before
 
@@ -564,14 +563,20 @@ class Dispatch(TorchDispatchMode):
                 self.state.resized(storage)
 
 
-def strided(plan: Plan, args: Arguments) -> Result:
-    """The values of an operator on a device, without anything around it; its errors are CUDA's."""
-    try:
-        return plan.strided(*args)
-    except RuntimeError as error:
-        if (again := otherwise.computed(Call(plan, plan.run, args, {}), error)) is not None:
-            return again()
-        raise messages.of_cuda(error, plan.name, args) or error from None
+def device_of_other(plan: Plan, value: object, key: list[Hashable]) -> int:
+    """The device of the tensors in a list; NOWHERE of what has none, FLOATING where `general` is to look at it."""
+    if isinstance(value, Tensor):
+        return FLOATING
+    if not isinstance(value, (list, tuple)):
+        key += (value,) if plan.attributes else ()
+        return NOWHERE
+    if value and isinstance(value[0], Tensor):
+        found = common_device(value, key)
+        return found if found >= CPU else FLOATING
+    if plan.attributes:
+        key.append(tuple(value))
+        return NOWHERE
+    return FLOATING if value and not isinstance(value[0], (int, float)) else NOWHERE
 
 
 def hand_on(dispatch: Dispatch, call: Call) -> object:

@@ -212,7 +212,7 @@ def copy_(dispatch: Dispatch, call: Call) -> Result:
     if to == of or min(to, of) == FLOATING or (to < 0 and of < 0):
         out = dispatch.compute(call)
         if to >= 0:
-            saturate(source.expand_as(destination), destination)
+            saturate(source, destination)
             dispatch.tag_parts(destination, to)
             dispatch.submit(call, out)
         elif late.pending:
@@ -226,7 +226,7 @@ def copy_(dispatch: Dispatch, call: Call) -> Result:
         return destination
     out = dispatch.compute(call)
     if non_blocking:
-        saturate(source.expand_as(destination), destination)
+        saturate(source, destination)
     if to >= 0:
         dispatch.tag_parts(destination, to)
     for part, made in _dense(source, destination):
@@ -362,8 +362,8 @@ def local_scalar(dispatch: Dispatch, call: Call) -> Result:
     tensor = call.args[0]
     if not isinstance(tensor, Tensor):  # a number that TorchScript holds as a tensor (see numbers_as_tensors)
         return tensor
-    if tag_of(tensor).device >= 0 and asks_the_host():
-        fetch(state, tensor, call.plan.name, 1)
+    if (device := tag_of(tensor).device) >= 0 and asks_the_host():
+        _fetch(state, tensor, device, call.plan.name, 1)
     elif state.late.pending:
         state.late.host_touch(tensor)
     return call.plan.run(*call.args, **call.kwargs)
@@ -380,16 +380,18 @@ def fetch(state: State, tensor: Tensor, name: str, elements: int | None = None) 
 
     PyTorch fetches a scalar through pinned memory of its own (aten/src/ATen/native/cuda/CUDAScalar.cu).
     """
+    _fetch(state, tensor, tag_of(tensor).device, name, tensor.numel() if elements is None else elements)
+
+
+def _fetch(state: State, tensor: Tensor, device: int, name: str, elements: int) -> None:
     if state.under_way is not None:
         state.arrive()
     machine, local = state.machine, state.local
-    device = tag_of(tensor).device
     stream = local.streams[device]
     if machine.concurrent:
         stream = state.order.stream_of(device, stream)
-    elements = tensor.numel() if elements is None else elements
     pinned = elements == 1
-    size = int(elements * tensor.element_size())
+    size: int = elements * tensor.element_size()
     _, site, library, _ = state.sites.caller(None, 2)
     machine.copy(local.host, stream, _fetched(device, pinned, name, library), size, device, CPU, pinned, site)
     if machine.concurrent:  # else nothing races with the read: the host waits for it here

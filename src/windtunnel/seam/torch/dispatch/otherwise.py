@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 from windtunnel.seam.torch.dispatch import bits, scalars
+from windtunnel.seam.torch.plans import messages
 from windtunnel.seam.torch.plans.arguments import Result
 from windtunnel.seam.torch.plans.call import Call
 
 
-def computed(call: Call, error: RuntimeError) -> Callable[[], Result] | None:
-    """What computes a call that ended with `error`; None where CUDA's kernel refuses it as well."""
+def computed(call: Call, error: RuntimeError) -> Result:
+    """The result of a call on a device that ended with `error`; raises CUDA's where its kernel refuses it as well."""
     if bits.moves(call, error):
-        return partial(bits.moved, call)
+        return bits.moved(call)
     if scalars.overflows(call, error):
         bounded = scalars.bounded(call)
-        return partial(bounded.func, *bounded.args, **bounded.kwargs)
-    return None
+        return bounded.func(*bounded.args, **bounded.kwargs)
+    if (other := messages.of_cuda(error, call.plan.name, call.args)) is not None:
+        raise other from None
+    raise error

@@ -158,10 +158,11 @@ def operands_layout(first: int, args: Arguments) -> tuple[str, ...]:
     for which, tensor in zip("ab", args[first : first + 2], strict=False):
         if tensor.dim() > 1 and tensor.layout is torch.strided and not tensor.is_nested:
             down, across = tensor.stride()[-2:]
-            if across != 1 == down:
-                found.append(f"transposed_{which}")
-            if is_copied(tensor):
-                found.append(f"copied_{which}")
+            if across != 1 or down < tensor.shape[-1]:  # else its rows lie in line, as most do
+                if across != 1 == down:
+                    found.append(f"transposed_{which}")
+                if is_copied(tensor):
+                    found.append(f"copied_{which}")
             if tensor.dim() == 3 and tensor.stride(0) == 0 and len(tensor) > 1:
                 found.append(f"shared_{which}")
     return tuple(found)

@@ -153,7 +153,10 @@ class HostWork:
 
     def _freeing_ns(self) -> int:
         """What giving back the host memory of the emulated tensors that died in the gap took; a GPU's cost nothing."""
-        freed = sum(block.size for device in self.devices for block in device.frees)
+        freed = 0
+        for device in self.devices:
+            for block in [*device.frees]:
+                freed += block.size
         if freed < FREED_LEAST:
             return 0
         if self.freeing_ns_per_byte is None:

@@ -47,7 +47,7 @@ class KernelBuffers:
     def run(self, call: Call, index: int, stream: Stream, key: tuple[object, ...]) -> None:
         """Account for one call of an operator that has a row, or of one that is not known."""
         device, row = self._machine.devices[index], call.plan.row
-        key = (*key, *_numbers(call.given), CUDNN(), BENCHMARK(), DETERMINISTIC())
+        key = (*key, *_numbers(call.given if call.kwargs else call.args), CUDNN(), BENCHMARK(), DETERMINISTIC())
         need = self._needs.get(key)
         if need is None:
             demand = Demand(call, device.gpu)

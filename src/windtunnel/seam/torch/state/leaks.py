@@ -70,7 +70,12 @@ class Leaks:
 
     def sample(self, tag: Tag, index: int) -> None:
         """Follow an allocation on a device, unless it is small, loaded or made by a constructor."""
-        self.left = self._dice.randrange(2 * self._every - 1)
+        if self._every > 1:
+            self.left = self._dice.randrange(2 * self._every - 1)
+        else:
+            self.left = 0
+            while self._dice.getrandbits(1):  # as `randrange(1)` draws
+                pass
         core = self.core
         if tag.size < MIN_BYTES or core.local.host.index:
             return

@@ -85,7 +85,7 @@ def _properties(state: State) -> list[Patch]:
             index = device_of(self)
         if index < 0 and self.__class__ is not Tensor:
             index = device_of(self)  # of a tensor around tensors, what it is made of
-        return devices[index] if index >= 0 else cast(torch.device, get_device(self))
+        return devices[index] if index >= 0 else get_device(self)
 
     def is_cuda(self: Tensor) -> bool:
         return not local.inner and device_of(self) >= 0
