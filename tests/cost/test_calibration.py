@@ -120,7 +120,7 @@ def test_errors_of_single_kernels_cancel_with_the_root_of_their_number_alone():
 
 
 def test_a_run_at_its_power_limit_is_as_well_known_as_the_trainings_that_it_is_like():
-    limit = Limit(0.8, 0.3, 0.4, 0.07, 0.8, 0.3)
+    limit = Limit(0.8, 0.3, 0.4, 0.07, 0.8, 0.3, 1e12)
     of = [bands.of_step(bands.Kernels(0.4, 16, 0.0, part), limit) for part in (0.0, 0.4, 0.8, 1.0)]
     assert of[0] == bands.of_step(bands.Kernels(0.4, 16))
     assert of[1] == pytest.approx((of[0] + 0.07) / 2)

@@ -168,7 +168,7 @@ def cross_validate(
 
 def scaled(constants: AttentionConstants, of: gpus.Gpu, to: gpus.Gpu) -> AttentionConstants:
     """A GPU's constants for another, whose power limit may be a different one."""
-    clock = sustained_share(to) / sustained_share(of)
+    clock = sustained_share(to, "tf32") / sustained_share(of, "tf32")
     return constants._replace(efficiency=constants.efficiency * clock, score_cycles=constants.score_cycles / clock)
 
 
@@ -204,7 +204,7 @@ def calibrate() -> None:
             constants = constants._replace(backward=fitted[BACKWARD_OF].backward)
             fitted[plan.generation] = constants
         where = BENCHMARKS if plan.base else AICONFIGURATOR
-        head = {"generation": plan.generation, "gpu": plan.gpu, "sustained_share": sustained_share(gpu)}
+        head = {"generation": plan.generation, "gpu": plan.gpu, "sustained_share": sustained_share(gpu, "tf32")}
         source = {"n": len(some), "source": SOURCE.format(n=len(some), where=where)}
         rows.append(("row", {**head, **constants._asdict(), **source}))
         if plan.base:

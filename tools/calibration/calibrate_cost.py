@@ -103,7 +103,7 @@ def fp32_curves() -> list[dict[str, Any]]:
             knots.append((middle, p50, min(0.5, (p90 - p10) / (2 * p50))))
         found = curve_row(CLASSES[row["op"]], "fp32", GENERATIONS[row["gpu"]], knots,
                           FP32_SOURCE.format(n=row["n"], gpu=row["gpu"]))  # fmt: skip
-        share = sustained_share(gpus.find(row["gpu"]))
+        share = sustained_share(gpus.find(row["gpu"]), "fp32")
         products = CLASSES[row["op"]] in ("matmul", "bmm", "convolution")
         rows.append(found | {"sustained_share": share} if products and share != 1.0 else found)
     return rows

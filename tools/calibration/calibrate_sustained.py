@@ -28,8 +28,9 @@ from windtunnel.cost import CostModel
 from windtunnel.operators.classes import classify
 
 HEADS = "What tensor cores keep of their speed in a training that holds its load: cost/sustained.py."
-BORROWED = ["blackwell", "blackwell-120"]
-"""Generations whose 16-bit products were timed in short runs, or that borrow such constants, without such trainings."""
+BORROWED = {"blackwell": "B200-180GB", "blackwell-120": "H100-SXM5-80GB"}
+"""Generations whose 16-bit products were timed in short runs, or that borrow such constants, without such trainings,
+and the GPU whose watts for its peak meet the limit at that rate."""
 BEGINS, FULL = 0.3, 0.4
 SHARES = np.arange(0.7, 1.0005, 0.002)
 FACTORS = np.arange(1.0, 2.0005, 0.01)
@@ -174,15 +175,17 @@ def calibrate() -> None:
     print(f"shares {shares}; Triton's attention of 2022 takes {factor:.2f} times as long as PyTorch's")
     tables: Tables = []
     slowed = some.products + some.attention
-    for card, share in [*shares.items(), ("", mean_of(shares))]:
-        mine = np.array([not card or one == card for one in some.cards])
+    fitted = [(gpus.find(card).generation, card, share) for card, share in shares.items()]
+    assumed = [(generation, card, mean_of(shares)) for generation, card in BORROWED.items()]
+    for generation, card, share in [*fitted, *assumed]:
+        known = generation not in BORROWED
+        mine = np.array([not known or one == card for one in some.cards])
         part = float(np.median((slowed / (slowed + share * some.others))[mine]))
         told = "fitted: llm-foundry's trainings of MPT; the band is that of the GPU left out"
-        of = [gpus.find(card).generation] if card else BORROWED
-        source = told if card else "assumed: the mean of A100 and H100; the band is that of the GPU left out"
+        source = told if known else "assumed: the mean of A100 and H100; the band is that of the GPU left out"
         constants = {"share": round(share, 4), "begins": BEGINS, "full": FULL, "part": round(part, 3)}
-        row = {"generations": of, **({"gpu": card} if card else {}), **constants}
-        row |= {"attention": round(factor - 1.0, 3), "band": widths["GPU"], "n": int(np.sum(mine)) if card else 0}
+        row = {"generation": generation, "gpu": card, **constants}
+        row |= {"attention": round(factor - 1.0, 3), "band": widths["GPU"], "n": int(np.sum(mine)) if known else 0}
         tables.append(("limit", {**row, "source": source}))
     write("sustained", HEADS, tables)
     forget()

@@ -31,7 +31,7 @@ class Limit(NamedTuple):
     """A row of `data/sustained.toml`: `band` is the error band of trainings that were slowed.
 
     Products and attention took a `part` of their time. Their attention took longer than PyTorch's, by `attention`.
-    `flops_per_joule` is the peak over the watts of their GPU, 0 where the limit is of none.
+    `flops_per_joule` is the peak over the watts of the GPU that meets the limit at these rates.
     """
 
     share: float
@@ -40,15 +40,15 @@ class Limit(NamedTuple):
     band: float
     part: float
     attention: float
-    flops_per_joule: float = 0.0
+    flops_per_joule: float
 
 
 @cache
 def limit_of(generation: str) -> Limit | None:
     """What a generation's tensor cores keep, or None where their prices hold the loss already."""
     for row in read("sustained").get("limit", ()):
-        if generation in row["generations"]:
-            dense = flops_per_joule(gpus.find(row["gpu"])) if "gpu" in row else 0.0
+        if generation == row["generation"]:
+            dense = flops_per_joule(gpus.find(row["gpu"]))
             return Limit(**{name: float(row[name]) for name in Limit._fields[:-1]}, flops_per_joule=dense)
     return None
 
@@ -62,9 +62,7 @@ class Sustained:
     def __init__(self, gpu: Gpu) -> None:
         self.met: Limit | None = None
         self._limit = limit = limit_of(gpu.generation)
-        self._dense = (
-            flops_per_joule(gpu) / limit.flops_per_joule if limit is not None and limit.flops_per_joule else 1.0
-        )
+        self._dense = 1.0 if limit is None else flops_per_joule(gpu) / limit.flops_per_joule
         self._work_ns = 0.0
         self._at_ns = 0
 

@@ -267,7 +267,7 @@ def price(problem: Problem) -> Price | None:
     if found is None or row is None or not (half or kernel) or not problem.gpu.has_tensor_cores:
         return None
     gpu, constants = problem.gpu, row.constants
-    clock = sustained_share(gpu) / row.sustained_share
+    clock = sustained_share(gpu, "tf32") / row.sustained_share
     reached = clock * share(kernel) if kernel else clock
     constants = constants._replace(
         efficiency=constants.efficiency * reached, score_cycles=constants.score_cycles / reached
@@ -281,4 +281,4 @@ def price(problem: Problem) -> Price | None:
     distance = "own GPU" if own else "own generation" if gpu.generation == row.generation else "borrowed"
     floor_ns = max(1000.0 * floor_us, shortest_ns(operator, gpu.generation))
     total_ns = floor_ns + 1000.0 * length
-    return Price(total_ns, floor_ns, band("attention", distance, row.gpu, total_ns / 1000.0))
+    return Price(total_ns, floor_ns, band("attention", distance, row.gpu, total_ns / 1000.0), own=own)

@@ -36,10 +36,12 @@ class Problem(NamedTuple):
 class Price(NamedTuple):
     """The time of one kernel, the fixed part of it, and the relative half-width of its band.
 
-    `of_steps` says that the band is that of whole steps, of which kernels like this one take much.
+    `of_steps` says that the band is that of whole steps, of which kernels like this one take much, `own` that it is
+    that of many kernels that were timed on this very GPU.
     """
 
     duration_ns: float
     floor_ns: float
     band: float
     of_steps: bool = False
+    own: bool = False

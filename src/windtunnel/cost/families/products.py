@@ -399,7 +399,8 @@ def shortest_us(product: Product, problem: Problem, row: ProductFit) -> float:
 
 def _rates_at(share: float, problem: Problem, row: ProductFit) -> tuple[Rates, ProductConstants]:
     """The rates of the problem's GPU, and the constants behind them, at a share of the rate of the row's constants."""
-    clock = sustained_share(problem.gpu, problem.precision) / row.sustained_share
+    kept = sustained_share(problem.gpu, problem.precision, "convolution" in problem.name)
+    clock = kept / row.sustained_share
     constants = scaled(row.constants, row.scale * share, clock)
     return rates(problem.gpu, problem.peak_flops, constants), constants
 
@@ -438,4 +439,5 @@ def price(problem: Problem) -> Price | None:
     copied = sum(rows * columns for which, rows, columns in (("a", m, k), ("b", k, n))
                  if flops.is_set(problem.signature, f"copied_{which}"))  # fmt: skip
     copies_ns = 1e9 * batch * copied * problem.item_bytes / problem.gpu.memory_bandwidth_bytes_per_s
-    return Price(1000.0 * (floor_us + length) + copies_ns, 1000.0 * floor_us, width)
+    total_ns = 1000.0 * (floor_us + length) + copies_ns
+    return Price(total_ns, 1000.0 * floor_us, width, own=distance == "own GPU")

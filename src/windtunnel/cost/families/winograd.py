@@ -197,6 +197,6 @@ def constants_for(gpu: Gpu) -> tuple[Constants, Machine, str]:
     """
     constants, key = fitted(gpu.generation, gpu.compute_capability)
     timed = gpus.find(key)
-    clock = min(1.0, sustained_share(gpu) / sustained_share(timed))
+    clock = min(1.0, sustained_share(gpu, "fp32") / sustained_share(timed, "fp32"))
     near = "own GPU" if key == gpu.key else "own generation" if timed.generation == gpu.generation else "borrowed"
     return constants, Machine(gpu, clock), near
