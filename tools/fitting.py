@@ -323,6 +323,7 @@ OTHERS = (
     curves.curve,
     curves._curves,
     bands.known_band,
+    bands.scale,
     bands.cancelling,
     neighbours.measured,
     sustained.limit_of,

@@ -7,8 +7,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tools.exam import kernelbench, others
+from tools.corpus.outcomes import Outcome
+from tools.exam import kernelbench, others, scales
 from tools.exam.kernelbench import Edition
+
+from windtunnel import gpus
+from windtunnel.cost import CostModel, bands, files
+from windtunnel.trace.operation import Signature
 
 PROGRAM = """
 import torch
@@ -98,3 +103,43 @@ def test_layers_of_language_models_take_as_long_as_a_library_printed(program: st
     rows = [row for row in others.read() if row.program == program and row.gpu in ("A100-SXM4-80GB", "H100")]
     found = [others.outcome(row).ratio for row in rows if row.unit != others.PEAK]
     assert sorted(found)[len(found) // 2] == pytest.approx(1.0, abs=0.1)
+
+
+def test_bands_of_a_gpu_are_as_wide_as_programs_need(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nine of a class make a factor, five none; one that the host bounds says nothing."""
+
+    def one(name: str, error: float, part: float = 1.0) -> tuple[Outcome, str]:
+        return Outcome(name, "", 1.0, 1.0 + error, 0.1, parts=(("matmul", part),)), "H100"
+
+    wide = [one(f"p{at}", at / 100) for at in range(1, 10)]
+    rows = scales.needed([*wide, one("of the host", 5.0, 0.3)])
+    assert [row.program for row in rows] == [f"p{at}" for at in range(1, 10)]
+    assert scales.factors(rows) == {("H100-SXM5-80GB", "matmul"): 0.8}
+    assert scales.factors(rows[:5]) == {}
+    written = []
+    monkeypatch.setattr(scales, "write", lambda *file: written.append(file))
+    scales.calibrate(rows)
+    row = {"gpu": "H100-SXM5-80GB", "class": "matmul", "factor": 0.8}
+    assert written == [("scales", scales.HEAD, [("scale", row)])]
+    assert "H100-SXM5-80GB" in capsys.readouterr().out
+
+
+def test_a_factor_widens_the_band_of_its_class_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def widths() -> list[float]:
+        cost = CostModel(gpus.find("H100-NVL"), (12, 8))
+        shape = ((512, 512), (512, 512), (512, 512))
+        product = Signature("aten::mm", shape, ("bfloat16",) * 3, inputs=2)
+        return [cost.kernel(product).band, cost.kernel(product._replace(name="aten::add")).band]
+
+    rows: list[dict[str, str | float]] = []
+    monkeypatch.setattr(bands, "read", lambda name: {"scale": rows} if name == "scales" else files.read(name))
+    bands.scale.cache_clear()
+    before = widths()
+    rows.append({"gpu": "H100-NVL-94GB", "class": "matmul", "factor": 2.0})
+    bands.scale.cache_clear()
+    try:
+        assert widths() == [pytest.approx(2.0 * before[0], abs=0.002), before[1]]
+    finally:
+        bands.scale.cache_clear()

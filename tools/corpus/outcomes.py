@@ -9,11 +9,15 @@ from math import log
 from statistics import median
 from typing import Any, NamedTuple
 
+from windtunnel.cost import CostModel
+from windtunnel.trace.operation import Signature
+
 
 class Outcome(NamedTuple):
     """A model in a group of rows: its predicted and its published figure, times or rates, and the relative band.
 
     `within` is between which factors of the predicted time the truth is said to lie, where hosts widen the band.
+    `parts` are the parts of the predicted time that classes of kernels take (`parts_of`).
     """
 
     model: str
@@ -23,6 +27,7 @@ class Outcome(NamedTuple):
     band: float | None
     is_rate: bool = False
     within: tuple[float, float] | None = None
+    parts: tuple[tuple[str, float], ...] = ()
 
     @property
     def ratio(self) -> float:
@@ -34,6 +39,18 @@ class Outcome(NamedTuple):
         if self.within is not None:
             return self.within[0] <= 1.0 / self.ratio <= self.within[1]
         return self.band is not None and abs((self.ratio if self.is_rate else 1.0 / self.ratio) - 1.0) <= self.band
+
+
+def parts_of(
+    cost: CostModel, kernels: Iterable[tuple[Signature, int]], whole_ns: float
+) -> tuple[tuple[str, float], ...]:
+    """The parts that classes of kernels take of a time, of the kernels with their nanoseconds; those whose bands no
+    program scales have no name."""
+    found: dict[str, float] = defaultdict(float)
+    for signature, ns in kernels:
+        one = cost.kernel(signature)
+        found[one.family if one.judged else ""] += ns / whole_ns
+    return tuple(found.items())
 
 
 def tau(pairs: Iterable[tuple[Any, ...]]) -> float:

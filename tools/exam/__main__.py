@@ -21,7 +21,7 @@ import numpy as np
 from tools.calibration import calibrate_neighbours
 from tools.corpus.outcomes import Outcome, figures_of, show, summarize
 from tools.docs import figures
-from tools.exam import kernelbench, left_out, rows
+from tools.exam import kernelbench, left_out, others, rows, scales
 from tools.exam.kernelbench import Row
 from tools.fitting import OF_EXAM, Residuals, band_row, update_bands
 from windtunnel import gpus, hosts
@@ -59,6 +59,13 @@ def write_bands(found: list[Row], unseen: list[Row]) -> None:
             ratios = np.array([1.0 / row.outcome.ratio for row in mine])
             written.append(band_row(family, Residuals("borrowed", generation, ratios), source))
     update_bands(OF_EXAM, written)
+
+
+def write_scales(found: list[Row]) -> None:
+    """Write by what the bands of a GPU's kernels are multiplied, as these programs and those of others need it."""
+    every = [(row.outcome, row.gpu) for row in found]
+    every += [(one, one.group) for one in map(others.outcome, others.times())]
+    scales.calibrate(scales.needed(every))
 
 
 def by_generation(some: list[Row]) -> dict[str, list[Row]]:
@@ -124,17 +131,19 @@ def main() -> None:
     parser.add_argument("--rows", action="store_true", help="a line for each program")
     parser.add_argument("--all", action="store_true", help="those that are held back too; not for work on the clock")
     parser.add_argument("--left-out", action="store_true", help="constants set by hand, fitted with rows left out")
-    parser.add_argument("--bands", action="store_true", help="write the bands that only these programs tell of")
+    parser.add_argument("--bands", action="store_true", help="write the bands that only these and others' tell of")
     parser.add_argument("--figures", action="store_true", help="write the tables of docs/exam.md")
     options = parser.parse_args()
-    if options.figures and (options.gpu or options.only or options.least_ms or options.all):
-        parser.error("--figures writes the tables of all programs: leave --gpu, --only, --least-ms and --all out")
+    if (options.figures or options.bands) and (options.gpu or options.only or options.least_ms or options.all):
+        parser.error("--figures and --bands are of all programs: leave --gpu, --only, --least-ms and --all out")
     shared = [show(one) if options.rows else one for one in rows.outcomes(options.gpu)]
     if options.checkout is None and not shared:
         parser.error(f"there is no row in {rows.FOLDER}: name a clone of KernelBench")
     summarize(shared)
     if options.checkout is None:
         return
+    if options.bands:
+        scales.remove()
     found = []
     for row in kernelbench.outcomes(options.checkout, options.gpu, options.only, options.all, options.host):
         if row.outcome.published >= options.least_ms:
@@ -151,6 +160,7 @@ def main() -> None:
             figures.record("exam-left-out", {name: {"what": name, **entry(some)} for name, some in sets.items()})
         if options.bands:
             write_bands(found, sets["program left out"])
+            write_scales(found)
     if options.figures:
         write_figures(found)
 

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import torch
 
 import windtunnel
-from tools.corpus.outcomes import Outcome
+from tools.corpus.outcomes import Outcome, parts_of
 from windtunnel import gpus, hosts
+from windtunnel.cost import CostModel
 from windtunnel.errors import WindtunnelError
 from windtunnel.gpus import versions
 from windtunnel.reports.parts.time import with_hosts
@@ -219,5 +220,6 @@ def outcomes(checkout: Path, gpu: str, word: str, everything: bool, host: str = 
                     continue
                 gc.collect()
                 group = f"{key} {edition.commit}"
-                one = Outcome(program.name[:32], group, found.ms, time, found.band, within=found.within)
+                parts = parts_of(CostModel(gpus.find(key), cuda_of(edition, key)), found.kernels, 1e6 * found.ms)
+                one = Outcome(program.name[:32], group, found.ms, time, found.band, within=found.within, parts=parts)
                 yield Row(program, one, key, edition, found.kernels)

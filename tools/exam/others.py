@@ -21,15 +21,15 @@ from torch.nn import functional
 
 import windtunnel
 from tools.corpus import tables
-from tools.corpus.outcomes import Outcome, figures_of, summarize
+from tools.corpus.outcomes import Outcome, figures_of, parts_of, summarize
 from tools.docs import figures
 from tools.exam.blocks import BLOCKS
 from tools.exam.layers import LAYERS
 from tools.exam.networks import NETWORKS
 from windtunnel import hosts
 from windtunnel.reports.parts.time import with_hosts
-from windtunnel.trace.operation import Kind
-from windtunnel.trace.trace import END, KIND, START
+from windtunnel.trace.operation import Kind, Signature
+from windtunnel.trace.trace import END, KIND, SIGNATURE, START
 
 PEAK, PEAK_BAND = "MiB", 0.02
 """The unit of peaks of memory, and within what one is said to be known."""
@@ -37,6 +37,7 @@ HOSTS = {
     "xlite-dev/LeetCUDA": "reference",
     "mli/transformers-benchmarks": "desktop-5ghz",
     "ultralytics/yolov5": "p3-vm",
+    "zzc0721/torch-performance-test-data": "reference",
 }
 """What issues the calls of sources whose machines are their own; others are taken for rented ones."""
 WARM_UP, CALLS = 10, 30
@@ -68,7 +69,7 @@ class PrintedTime(NamedTuple):
     @property
     def host(self) -> str:
         """What issued its calls."""
-        return HOSTS.get(self.source, hosts.DEFAULT)
+        return HOSTS.get(self.source.partition("#")[0], hosts.DEFAULT)
 
     @property
     def us(self) -> float:
@@ -224,7 +225,8 @@ def outcome(row: PrintedTime) -> Outcome:
         torch.backends.cuda.matmul.allow_tf32 = False
         call = call_of(row)
         warm_up, calls = OF_NETWORKS if row.program.split()[0] in NETWORKS else (WARM_UP, CALLS)
-        spent_ms, busy_ns, begun, out = 0.0, 0, 0, None
+        spent_ms, begun, out = 0.0, 0, None
+        kernels: list[tuple[Signature, int]] = []
         for number in range(warm_up + calls):
             if row.cleared or number == warm_up:
                 torch.cuda.synchronize()
@@ -237,16 +239,18 @@ def outcome(row: PrintedTime) -> Outcome:
             out = call()  # held until the next one has been made, as in the source
             if number >= warm_up and (row.cleared or number == warm_up + calls - 1):
                 rows = [session.trace.rows[at] for at in range(begun, len(session.trace.rows))]
-                busy_ns += sum(one[END] - one[START] for one in rows if one[KIND] == Kind.KERNEL)
+                ran = (one for one in rows if one[KIND] == Kind.KERNEL)
+                kernels += ((session.trace.signatures[one[SIGNATURE]], one[END] - one[START]) for one in ran)
                 end.record()
                 torch.cuda.synchronize()
                 spent_ms += begin.elapsed_time(end)
         del out
         session.write_band()
         band = session.trace.facts["band"]
-    share = max(0.0, 1.0 - busy_ns / 1e6 / spent_ms)
+    parts = parts_of(session.machine.devices[0].cost, kernels, 1e6 * spent_ms)
+    share = max(0.0, 1.0 - sum(part for _, part in parts))
     within = None if band is None else with_hosts(band, share, hosts.find(row.host).band)
-    return Outcome(row.name, row.gpu, 1e3 * spent_ms / calls, row.us, band, within=within)
+    return Outcome(row.name, row.gpu, 1e3 * spent_ms / calls, row.us, band, within=within, parts=parts)
 
 
 def peak(row: PrintedTime) -> Outcome:
@@ -272,6 +276,11 @@ def kind_of(row: PrintedTime) -> str:
         of = "TF32" if row.program == "tf32-product" else str(row.dtype).removeprefix("torch.")
         return f"products in {of}"
     return f"{'alone, from memory' if row.cleared else 'repeated'}: {KINDS.get(row.program, 'element-wise')}"
+
+
+def times() -> list[PrintedTime]:
+    """The rows that are no peaks."""
+    return [row for row in read() if row.unit != PEAK]
 
 
 def judged(row: PrintedTime) -> Outcome:

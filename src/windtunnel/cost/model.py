@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from windtunnel.cost import flops, neighbours, power, recurrent, sustained
-from windtunnel.cost.bands import Known
+from windtunnel.cost.bands import Known, scale
 from windtunnel.cost.cache import moved_ns
 from windtunnel.cost.curves import UNKNOWN_BAND, Curve, curve, share
 from windtunnel.cost.families import by_class, cuda_kernels, streams, triton
@@ -53,7 +53,8 @@ class KernelCost(NamedTuple):
 
     `bound` is "compute", "memory" or "launch" (when the kernel's fixed part is more than `FIXED_SHARE` of it).
     `peak_ns` is what its operations take at the tensor cores' peak, where the power limit slows them (`sustained`),
-    `of_steps` says that the band is that of whole steps, and `family` which class the kernel is of.
+    `of_steps` says that the band is that of whole steps, `family` which class the kernel is of, and `judged` that the
+    band is one that programs of the GPU may scale (`bands.scale`).
     """
 
     duration_ns: int
@@ -63,6 +64,7 @@ class KernelCost(NamedTuple):
     peak_ns: float = 0.0
     of_steps: bool = False
     family: str = ""
+    judged: bool = False
 
     @property
     def known(self) -> Known:
@@ -155,8 +157,12 @@ class CostModel:
         occupancy = self._occupancy(signature, operator, name)
         limited = operator.name in sustained.CLASSES and precision in sustained.PRECISIONS
         peak_ns = 1e9 * work / self._peak(precision) if limited else 0.0
-        duration_ns, width = max(1, round(priced.duration_ns * self.pace)), round(priced.band, 3)
-        return KernelCost(duration_ns, occupancy, bound, width, peak_ns, priced.of_steps, operator.name)
+        duration_ns = max(1, round(priced.duration_ns * self.pace))
+        judged = not (priced.of_steps or priced.own or self._is_measured(operator, precision))
+        width = min(1.0, priced.band * scale(self.gpu.key, operator.name)) if judged else priced.band
+        return KernelCost(
+            duration_ns, occupancy, bound, round(width, 3), peak_ns, priced.of_steps, operator.name, judged
+        )
 
     def priced(self, signature: Signature) -> Price:
         """The price before any correction by measured kernels, which are measured against it."""

@@ -114,11 +114,11 @@ def corrected(priced: Price, problem: Problem, class_name: str) -> Price:
     own = problem.gpu.key in known.gpus
     distance = "own GPU" if own else "own generation"
     if PLAIN in found.kind:
-        return priced._replace(band=band("neighbours plain", distance, us=priced.duration_ns / 1000.0))
+        return priced._replace(band=band("neighbours plain", distance, us=priced.duration_ns / 1000.0), own=own)
     near = known.kinds.get(found.kind)
     if near is None and class_name in UNSURE:
         width = band(f"unmeasured {class_name}", distance, us=priced.duration_ns / 1000.0)
-        return priced._replace(band=max(priced.band, width))
+        return priced._replace(band=max(priced.band, width), own=own)
     if near is None:
         return priced
     if not own and class_name in _ON_ANOTHER:
@@ -130,7 +130,7 @@ def corrected(priced: Price, problem: Problem, class_name: str) -> Price:
     if class_name in sustained.CLASSES:
         width = max(width, min(unsure(problem.gpu, gpus.find(one)) for one in known.gpus))
     left = exp(abs(whole) * (1.0 - known_part)) - 1.0
-    return Price(priced.duration_ns * exp(whole * known_part), priced.floor_ns, min(1.0, width + left))
+    return Price(priced.duration_ns * exp(whole * known_part), priced.floor_ns, min(1.0, width + left), own=own)
 
 
 def lent(priced: Price, problem: Problem, class_name: str) -> Price:

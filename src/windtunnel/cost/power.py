@@ -7,9 +7,9 @@ of an A40, an RTX A6000 and an A10G (github.com/zzc0721/torch-performance-test-d
 0.8. In 16 and 8 bits products of 8,192 say 0.37 (A40), 0.58 (RTX A6000), 0.61 (A10) and 0.53 (L4): by 0.5 each is told
 within a sixth, and an L40S 0.655, where thousands of its own products say 0.65. On Hopper, by the same 0.5, an H100
 NVL is told 0.82, where gated layers say 0.82, an H100 PCIe 0.81 (0.78 in TF32), and cards with more watts than an SXM5
-card gain up to an H20's 1.18; FP32 and convolutions stay under the limit there (KernelBench on an H100 PCIe). Attention keeps the share of 32 bits: by the law of 16,
-an RTX 3090's would pass its peak. Cards with memory on their package have timings of their own, and long trainings a
-limit of their own (`sustained`).
+card gain up to an H20's 1.18; FP32 and convolutions stay under the limit there (KernelBench on an H100 PCIe).
+Attention keeps the share of 32 bits: by the law of 16, an RTX 3090's would pass its peak. Cards with memory on their
+package have timings of their own, and long trainings a limit of their own (`sustained`).
 """
 
 from __future__ import annotations

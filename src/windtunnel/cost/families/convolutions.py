@@ -181,7 +181,7 @@ def price(problem: Problem) -> Price | None:
     total = max(total, floor) + streams.bias_ns(problem)
     if of_ways:
         near = winograd.constants_for(gpu)[2] if kinds == ("forward",) else "borrowed"  # no gradient was timed alone
-        return Price(total, floor, band("winograd", near, gpu.key, total / 1000.0))
+        return Price(total, floor, band("winograd", near, gpu.key, total / 1000.0), own=near == "own GPU")
     if not direct_convolutions.is_of_networks(problem):
         return Price(total, floor, band(others_family(of, problem.precision), "borrowed", gpu.generation))
     return Price(total, floor, band("convolutions", "own generation" if fitted else "borrowed"), of_steps=True)
