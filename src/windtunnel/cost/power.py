@@ -22,25 +22,28 @@ from windtunnel.gpus import Gpu
 class PowerLaw(NamedTuple):
     """Watts for each TFLOP/s of the peak of the card that others are held against, and what that card keeps.
 
-    The others keep a power of their ratio to it, up to `most`.
+    The others keep a power of their ratio to it, up to `most`. `peak` names the peak, and `convolutions` says whether
+    they meet the limit too.
     """
 
     watts: float
     share: float = 1.0
     exponent: float = 0.7
     most: float = 1.0
+    peak: str = "fp32"
+    convolutions: bool = True
 
 
 NARROW = frozenset({"fp16", "bf16", "fp8", "int8"})
 STEEPEST = 0.7
-_SXM5 = PowerLaw(700 / 989.0, exponent=0.5, most=1.18)
+_SXM5 = PowerLaw(700 / 989.0, exponent=0.5, most=1.18, peak="bf16", convolutions=False)
 LAWS = {
     ("ampere-86", "fp32"): PowerLaw(350 / 35.6),
     ("ampere-86", "tf32"): PowerLaw(350 / 35.6),
-    ("ampere-86", "narrow"): PowerLaw(350 / 71.0, exponent=0.5),
+    ("ampere-86", "narrow"): PowerLaw(350 / 71.0, exponent=0.5, peak="bf16"),
     ("ada", "fp32"): PowerLaw(450 / 82.6, share=0.88),
     ("ada", "tf32"): PowerLaw(450 / 82.6, share=1.1),
-    ("ada", "narrow"): PowerLaw(450 / 165.2, share=1.1, exponent=0.5),
+    ("ada", "narrow"): PowerLaw(450 / 165.2, share=1.1, exponent=0.5, peak="bf16"),
     ("blackwell-120", "fp32"): PowerLaw(575 / 104.8, share=0.83),
     ("hopper", "tf32"): _SXM5,
     ("hopper", "narrow"): _SXM5,
@@ -55,9 +58,9 @@ def sustained_share(gpu: Gpu, precision: str, convolution: bool = False) -> floa
     """
     narrow = precision in NARROW
     law = LAWS.get((gpu.generation, "narrow" if narrow else precision))
-    if law is None or (convolution and law is _SXM5):
+    if law is None or (convolution and not law.convolutions):
         return gpu.sustained_share
-    watts = 1e12 / flops_per_joule(gpu) if narrow or law is _SXM5 else 1e12 * gpu.power_limit_w / gpu.peak_flops["fp32"]
+    watts = 1e12 * gpu.power_limit_w / gpu.peak_flops[law.peak]
     told = float(law.share * min(law.most, (watts / law.watts) ** law.exponent))
     return told if narrow or gpu.sustained_share == 1.0 else min(told, gpu.sustained_share)
 
