@@ -56,6 +56,7 @@ def test_more_indices_take_longer_and_sorted_ones_as_long_as_the_rows_that_they_
     assert us(3073) < us(3072)
     assert 1.5 * us(3073) < us(16384)
     assert us(16384, 64, 128) == pytest.approx(us(8192, 64, 128), rel=0.1)
+    assert us(5000, 0) == pytest.approx(us(5000, 1, 1), rel=0.05)  # without columns nothing is added up
     assert us(1024, 32 * 4 * 108) > 2 * us(1024, 32 * 108)  # twice as many blocks as are at work
 
 

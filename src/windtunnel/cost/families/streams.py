@@ -336,11 +336,14 @@ def gradients_ns(problem: Problem) -> float:
 
 def _sums_us(problem: Problem, indices: int, columns: int) -> float:
     """What sorted gradients take to be added up, where indices name any of the rows, with a thread for each element."""
-    gpu, rows = problem.gpu, written_elements(problem) // columns
+    gpu, rows = problem.gpu, written_elements(problem) // max(1, columns)
+    if not rows:
+        return 0.0
     named = rows * (1.0 - exp(-indices / rows))
-    block = min(1024, 32 * ceil(columns / 32))
+    threads = 32 * ceil(columns / 32)
+    block = min(1024, threads)
     resident = gpu.sm_count * (gpu.max_threads_per_sm // block) * block
-    return SEGMENT_US * named * 32 * ceil(columns / 32) / resident / gpu.clock_share
+    return SEGMENT_US * named * threads / resident / gpu.clock_share
 
 
 @cache
