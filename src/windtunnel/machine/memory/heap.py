@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import insort
 from collections.abc import Callable
 
 from windtunnel.machine.memory.blocks import (
     ALLOCATED,
     FREE,
     PENDING,
-    SIZE_SHIFT,
     UNMAPPED,
     Block,
     Pool,
@@ -179,28 +178,22 @@ class Heap:
         one.requested -= block.requested
         block.context = None
         blocks = size = 0
-        free, order = shelf.free, shelf.order
         before = block.prev
         if before is not None and before.state == FREE:
             blocks = -1
             size = -before.size
-            key = before.size << SIZE_SHIFT | before.address  # `Shelf.remove`, written out as below is `add`
-            del free[key], order[bisect_left(order, key)]
             self.absorb(block, before)
+            shelf.remove(before)
             before = block.prev
         after = block.next
         if after is not None and after.state == FREE:
             blocks -= 1
             size -= after.size
-            key = after.size << SIZE_SHIFT | after.address
-            del free[key], order[bisect_left(order, key)]
             self.absorb(block, after)
+            shelf.remove(after)
             after = block.next
         block.state = FREE
-        block.aged_at = shelf.pool.searches
-        key = block.size << SIZE_SHIFT | block.address
-        free[key] = block
-        insort(order, key)
+        shelf.add(block)
         if before is not None or after is not None:
             blocks += 1
             size += block.size
