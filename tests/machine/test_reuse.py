@@ -7,7 +7,7 @@ from windtunnel.cost.bands import Kernels, Known
 from windtunnel.cost.model import CostModel
 from windtunnel.gpus import find
 from windtunnel.machine.reuse import FURTHEST_BYTES, Reuse
-from windtunnel.trace.operation import Signature
+from windtunnel.trace.operation import REUSED, Signature
 
 MIB = 1 << 20
 A, B, C, D = (number << 32 for number in range(1, 5))
@@ -65,7 +65,7 @@ def test_an_operand_that_is_given_twice_is_one():
 
 def time_us(key, megabytes, said=""):
     size = megabytes * MIB // 2
-    detail = ((cache.REUSED, said),) if said else ()
+    detail = ((REUSED, said),) if said else ()
     call = Signature("aten::relu", ((size // 4,),) * 2, ("float32",) * 2, 1, 0, size, size, detail)
     return CostModel(find(key), (12, 4)).priced(call).duration_ns / 1000.0
 
@@ -95,8 +95,6 @@ def test_another_gpu_is_asked_of_the_same_distances():
 
 
 def test_a_kernel_is_no_better_known_because_it_came_with_other_distances():
-    calls = [
-        Signature("aten::relu", detail=((cache.REUSED, said),) if said else ()) for said in ("", near(8), near(16))
-    ]
+    calls = [Signature("aten::relu", detail=((REUSED, said),) if said else ()) for said in ("", near(8), near(16))]
     kernels = Kernels.of_calls((call, 10.0, Known(0.2)) for call in calls)
     assert kernels == Kernels(0.2, 1.0)

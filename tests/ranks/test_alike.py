@@ -48,6 +48,13 @@ def test_how_often_a_library_polls_is_no_difference_and_how_often_the_program_sl
     assert dict(difference(FOLD, (0, 7), (trace(PRODUCT), trace(nap, PRODUCT))).detail)["other_line"] == 7
 
 
+def test_what_l2_holds_of_an_operand_is_no_difference_and_its_strides_are():
+    first, other = ((Kind.KERNEL, "aten::copy_", (16, 256), 5, (("reused", found),)) for found in ("96:8", "96:4"))
+    assert difference(FOLD, (0, 7), (trace(first, PRODUCT), trace(other, PRODUCT))) is None
+    strided = (*first[:4], (("strided", 1), ("reused", "96:8")))
+    assert dict(difference(FOLD, (0, 7), (trace(first), trace(strided))).detail)["line"] == 5
+
+
 def test_memory_is_compared():
     note = difference(FOLD, (0, 7), (trace(PRODUCT), trace(PRODUCT, peak=4096)))
     assert dict(note.detail)["does"] == "a peak of 1.00 KiB"

@@ -271,6 +271,16 @@ def test_a_storage_without_values_is_copied_to_the_host(session, tmp_path) -> No
     assert is_one(tmp_path / "weights.pt")
 
 
+def test_a_folder_made_for_a_checkpoint_without_values_ends_with_it(tmp_path) -> None:
+    (tmp_path / "kept").mkdir()
+    with windtunnel.emulate("A100", no_data=True):
+        for folder in ("kept", "made/7", "beside/8"):
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+            torch.save(nn.Linear(4, 2).cuda().state_dict(), tmp_path / folder / "model.pt")
+        (tmp_path / "beside" / "log.txt").write_text("the program's own")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["beside", "kept", "log.txt"]
+
+
 def test_a_checkpoint_without_values_is_found_again_and_ends_with_the_emulation(tmp_path) -> None:
     with windtunnel.emulate("2xA100", no_data=True):
         model = nn.Linear(4, 2).cuda()

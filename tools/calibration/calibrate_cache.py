@@ -16,9 +16,9 @@ import numpy as np
 
 from tools.corpus import tables
 from tools.fitting import Array, Residuals, rounded, search, write
-from windtunnel.cost.cache import ON_PACKAGE_BITS, REUSED, beyond, step_of, told
+from windtunnel.cost.cache import ON_PACKAGE_BITS, beyond, step_of, told
 from windtunnel.machine.reuse import LEAST_BYTES
-from windtunnel.trace.operation import Signature
+from windtunnel.trace.operation import REUSED, Signature
 
 HEAD = "What L2 holds of a kernel's bytes, and how fast it is: cost/cache.py."
 SOURCE = "fitted: repeated streaming kernels of github.com/te42kyfo/gpu-benches on A40, L40, A100 and H200"

@@ -9,10 +9,9 @@ from itertools import pairwise
 from math import log
 from typing import NamedTuple
 
-from windtunnel.cost.cache import without_reuse
 from windtunnel.cost.files import read
 from windtunnel.cost.sustained import Limit
-from windtunnel.trace.operation import Signature
+from windtunnel.trace.operation import Signature, without_reuse
 
 WIDEST = 0.9
 """A predicted time is never negative."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from windtunnel.cost.files import read
 from windtunnel.gpus import Gpu
-from windtunnel.trace.operation import Signature
+from windtunnel.trace.operation import REUSED, Signature
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,8 +32,6 @@ ASSUMED_SHARE = 0.25
 ASSUMED_STEEPNESS = 8.0
 BYTES_PER_CLOCK = 31.0
 """What one SM reads from L2 in a cycle: fitted on A100's matrix products (`data/products.toml`)."""
-REUSED = "reused"
-"""The detail of a signature that says of which part of its bytes the reuse distance is known."""
 STEPS = 4
 """Distances are kept as quarters of a factor of two, the parts of the bytes as `PARTS`."""
 PARTS = 8
@@ -64,12 +62,6 @@ def as_reused(signature: Signature, other: Signature) -> Signature:
     if not other.detail or other.detail[-1][0] != REUSED or (signature.detail and signature.detail[-1][0] == REUSED):
         return signature
     return signature._replace(detail=(*signature.detail, other.detail[-1]))
-
-
-def without_reuse(signature: Signature) -> Signature:
-    """The same call, whatever L2 holds of its operands."""
-    detail = signature.detail
-    return signature._replace(detail=detail[:-1]) if detail and detail[-1][0] == REUSED else signature
 
 
 @cache

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from windtunnel.ranks.fold import Fold
-from windtunnel.trace.operation import LIBRARYS_SLEEP, UNKNOWN_SITE, Kind, Note, Signature, Site
+from windtunnel.trace.operation import LIBRARYS_SLEEP, UNKNOWN_SITE, Kind, Note, Signature, Site, without_reuse
 from windtunnel.trace.trace import Trace
 from windtunnel.trace.units import format_bytes
 
@@ -53,6 +53,7 @@ class Steps:
             yield (kind, device, lane.stream, lane.thread, site.file, site.line, size, named), signature, self._near
 
     def _named(self, signature: Signature) -> Step:
+        signature = without_reuse(signature)  # that the first rank's shard begins where the parameter does, say
         detail = tuple((key, self._detail(key, value)) for key, value in signature.detail)
         return (*signature[:-1], detail)
 

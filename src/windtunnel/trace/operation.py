@@ -100,6 +100,16 @@ class Signature(NamedTuple):
     detail: tuple[tuple[str, str | int], ...] = ()
 
 
+REUSED = "reused"
+"""The detail of a signature, its last, that says of which part of its bytes the reuse distance is known."""
+
+
+def without_reuse(signature: Signature) -> Signature:
+    """The same call, whatever L2 holds of its operands."""
+    detail = signature.detail
+    return signature._replace(detail=detail[:-1]) if detail and detail[-1][0] == REUSED else signature
+
+
 class Role(NamedTuple):
     """Whose a block of memory is: of which module (by its path, below the class of the model), which operator made it.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from windtunnel.cost.cache import REUSED, Reused, reused
+from windtunnel.cost.cache import Reused, reused
 from windtunnel.gpus import Gpu
-from windtunnel.trace.operation import Signature
+from windtunnel.trace.operation import REUSED, Signature
 
 
 class Problem(NamedTuple):

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import torch
 
-from windtunnel.cost.cache import REUSED
 from windtunnel.machine.machine import Cost, Machine
 from windtunnel.machine.stream import Stream
 from windtunnel.seam.torch.plans.arguments import tensors_in
 from windtunnel.seam.torch.tags import Tag, storage_of
+from windtunnel.trace.operation import REUSED
 
 
 def reusing(machine: Machine, stream: Stream, cost: Cost, values: Iterable[object]) -> Cost:

@@ -79,6 +79,8 @@ class Placeholders:
 
     def __init__(self, state: State) -> None:
         self.paths: set[str] = set()
+        self.folders: set[str] = set()
+        """Those that the program has made."""
         state.notes.at_end.append(self.remove)
 
     def save(self, stock: Callable[..., None], obj: object, target: Target) -> None:
@@ -89,12 +91,25 @@ class Placeholders:
             self.paths.add(path)
 
     def remove(self) -> None:
-        """Remove them, at the end."""
+        """Remove them, at the end, with the folders made for them, by which a program would resume."""
         for path in self.paths:
             with suppress(OSError):
                 if is_one(path):
                     os.remove(path)
+                    while (path := os.path.dirname(path)) in self.folders:
+                        os.rmdir(path)  # unless something else is in it
         self.paths.clear()
+
+    def making(self, stock: Callable[..., None]) -> Callable[..., None]:
+        """`os.mkdir`, by which a program makes a folder for a checkpoint."""
+
+        @functools.wraps(stock)
+        def mkdir(path: str | os.PathLike[str], mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+            stock(path, mode, dir_fd=dir_fd)
+            if dir_fd is None:
+                self.folders.add(os.path.abspath(os.fsdecode(path)))
+
+        return mkdir
 
     def moving(self, stock: Callable[..., None]) -> Callable[..., None]:
         """`os.rename` and `os.replace`, by which a program puts a file that is complete in its place."""
@@ -118,7 +133,8 @@ def is_one(path: str) -> bool:
 
 def following(files: Placeholders) -> list[Patch]:
     """What follows such files."""
-    return [Patch(os, name, files.moving(getattr(os, name))) for name in ("rename", "replace")]
+    moves = [Patch(os, name, files.moving(getattr(os, name))) for name in ("rename", "replace")]
+    return [*moves, Patch(os, "mkdir", files.making(os.mkdir))]
 
 
 @contextmanager
