@@ -13,7 +13,7 @@ def computed(call: Call, error: RuntimeError) -> Result:
     if bits.moves(call, error):
         return bits.moved(call)
     if scalars.overflows(call, error):
-        bounded = scalars.bounded(call)
+        bounded = scalars.bounded(call, error)
         return bounded.func(*bounded.args, **bounded.kwargs)
     if (other := messages.of_cuda(error, call.plan.name, call.args)) is not None:
         raise other from None

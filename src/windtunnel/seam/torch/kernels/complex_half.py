@@ -2,7 +2,7 @@
 
 The operators are those that have complex32 for CUDA but not for the CPU in PyTorch 2.6's own operator database (`op_db`
 of torch/testing/_internal/common_methods_invocations.py); convolutions are made of real ones. `nan_sums` has `nansum`,
-`other_kernels` `trace`, `integer_division` quotients that are rounded.
+`other_kernels` `trace`, `integer_division` quotients that are rounded, `half_sums` `prod`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Kernel = Callable[..., object]
 NARROW = {torch.complex64: torch.complex32, torch.float32: torch.float16}
 NAMES = (
     "acos", "acosh", "angle", "asin", "asinh", "atan", "atanh", "cos", "cosh", "div", "exp", "lerp", "log", "pow",
-    "prod", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "sum", "tan", "tanh", "true_divide",
+    "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "sum", "tan", "tanh", "true_divide",
     *(("logaddexp",) if VERSION >= (2, 10) else ()),
 )  # fmt: skip
 
