@@ -85,7 +85,9 @@ class Arithmetic(Base):
             data = values.widened(data, before.name)
         if values.is_packed(after.name):
             return self._handle(values.narrowed(data, after.name), after)
-        return self._handle(data.astype(self._type(dst_type)), after)
+        kind = np.dtype(self._type(dst_type))
+        is_whole = kind.kind in "iu" and data.dtype.kind == "f"
+        return self._handle(values.whole(data, kind) if is_whole else data.astype(kind), after)
 
     def create_fp_to_fp(self, src: TensorHandle, dst_type: Type, rounding_mode: object) -> TensorHandle:
         """A conversion between floating-point types; towards zero only where the kernel asks for that."""

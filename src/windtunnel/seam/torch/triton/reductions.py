@@ -26,9 +26,20 @@ class Reductions(Base):
             standard._elementwise_max, standard._elementwise_min, standard._sum_combine,
         )  # fmt: skip
         if not packed and any(combine is one for one in known):
+            for least, place in ((np.inf, 0), (-np.inf, 1)):
+                if combine is known[place]:
+                    inputs = (self._numbers(inputs[0], least), *inputs[1:])
+            given = inputs if isinstance(given, tuple) else inputs[0]
             return self._module.ReduceOps(axis, combine, keep_dims).apply(given)
         found = self._by_halves(inputs, axis, combine, keep_dims)
         return found if isinstance(given, tuple) else found[0]
+
+    def _numbers(self, value: Value, least: float) -> object:
+        """A block whose NaN are as good as none: comparisons skip them (triton-lang/triton#10291, mended in #10298)."""
+        data = value.handle.data
+        if data.dtype.kind != "f" or not np.isnan(data).any() or np.isnan(data).all():
+            return value
+        return self._block(np.where(np.isnan(data), data.dtype.type(least), data), value.dtype)
 
     def _by_halves(
         self, inputs: Sequence[Value], axis: int | None, combine: JITFunction, keep_dims: bool

@@ -49,6 +49,25 @@ def narrowed(data: Array, name: str) -> Array:
     return np.asarray(values.clamp(-most, most).to(kind).view(torch.uint8).numpy())
 
 
+def whole(data: Array, kind: np.dtype[np.generic]) -> Array:
+    """Floating-point numbers as integers, as `cvt.rzi` saturates them; bytes are cut off those of 16 bits.
+
+    NaN gives 0, or of 64 bits, on either side, the number whose highest bit alone is set (PTX ISA, "Instructions:
+    cvt"). The types are those that LLVM chooses for `fptosi` and `fptoui`; triton-lang/triton#10658 prints their
+    numbers.
+    """
+    made = np.dtype(f"{kind.kind}{max(kind.itemsize, 2)}")
+    limits, bits = np.iinfo(made), 8 * made.itemsize
+    numbers = np.trunc(np.asarray(data, dtype=np.float64))
+    above, below = numbers >= float(limits.max) + (bits < 64), numbers < float(limits.min)
+    fits = ~(above | below | np.isnan(numbers))
+    found = np.where(fits, numbers, 0).astype(made)
+    found[above], found[below] = limits.max, limits.min
+    if bits == 64 or data.dtype == np.float64:
+        found[np.isnan(numbers)] = np.uint64(1 << (bits - 1)).astype(made)
+    return found.astype(kind)
+
+
 FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=np.float32)
 """The numbers of E2M1 by their bits."""
 
