@@ -108,3 +108,15 @@ def test_layouts_without_a_kernel_are_refused_on_cuda(session: Session, layout: 
     matrix, other = sparse(layout, torch.float32), dense(torch.float32)
     with pytest.raises(RuntimeError, match=r"^addmm: computation on CUDA is not implemented for Strided"):
         other @ matrix if layout == "bsr" else matrix @ other
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+def test_products_by_element_keep_zeros(session: Session, layout: str) -> None:
+    """pytorch/pytorch#114529: entries of the one that has fewer, with zeros where the other has none."""
+    few = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
+    more = torch.tensor([[1.0, 0.0], [0.0, 0.0], [2.0, 3.0]])
+    ours, theirs = (getattr(part.cuda(), f"to_sparse_{layout}")() for part in (few, more))
+    for found in (ours * theirs, theirs * ours):
+        assert found.layout is ours.layout
+        assert found.values().tolist() == [0.0, 6.0]
+        assert torch.equal(found.to_dense().cpu(), few * more)

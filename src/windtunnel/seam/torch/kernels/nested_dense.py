@@ -1,7 +1,8 @@
 """Sums and products of a strided nested tensor and a dense one, which CUDA has a kernel for and the CPU has not.
 
 The dense tensor has one row for each part: [B, *, D] with [B, 1, D], or [B, *] with [B, 1]. Source:
-`NestedTensor_elementwise_Tensor` in aten/src/ATen/native/nested/NestedTensorBinaryOps.cpp.
+`NestedTensor_elementwise_Tensor` in aten/src/ATen/native/nested/NestedTensorBinaryOps.cpp. `sparse_sums` and
+`sparse_elements` register the two.
 """
 
 from __future__ import annotations
@@ -31,7 +32,3 @@ def part_by_part(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return nested
 
     return run
-
-
-LAYOUTS = {"aten::mul.Tensor": part_by_part(aten.mul.Tensor._op)}
-"""By name and overload, what `Plan.run` calls instead of PyTorch's own kernel; that of sums is in `sparse_sums`."""
