@@ -295,3 +295,29 @@ except Exception as error:
     done = run(tmp_path, text, "--json")
     assert "done" in done.stderr
     assert not [one for one in json.loads(done.stdout)["findings"] if one["severity"] == "error"]
+
+
+def test_an_access_beyond_its_memory_ends_the_context(tmp_path):
+    """numba/numba#7769: the host hears of it where it waits, and all that touches the device after it fails."""
+    text = (
+        HEAD
+        + """
+@cuda.jit
+def beyond(x):
+    x[1_000_000_000] = 1
+
+x = cuda.to_device(np.zeros(8))
+beyond[1, 1](x)
+for heard in (cuda.synchronize, x.copy_to_host):
+    try:
+        heard()
+    except Exception as error:
+        print(str(error).split("> ")[-1].replace("[<CUresult.", ""))
+cuda.current_context()
+"""
+    )
+    done = run(tmp_path, text)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2, done.stderr
+    assert all("CUDA_ERROR_ILLEGAL_ADDRESS" in line for line in lines), lines
+    assert "Traceback" not in done.stderr

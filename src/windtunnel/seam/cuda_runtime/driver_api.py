@@ -31,6 +31,8 @@ COOPERATIVE = 2
 """CU_LAUNCH_ATTRIBUTE_COOPERATIVE; an attribute takes 72 bytes, its value begins after 8."""
 CREATE_DESCRIBED = "cuCtxCreate_v4"
 """What takes cuCtxCreate's place from CUDA 13 on."""
+UNCONCERNED = ("cuGetError", "cuCtxGetCurrent", "cuCtxGetDevice", "cuDeviceGet", "cuDriverGetVersion")
+"""How the functions begin that succeed in a context that a kernel has lost."""
 POOL = 0x5585_0000_0000
 POOL_FLAGS = 3
 """The last of CUmemPool_attribute that are flags of 32 bits; the others are sizes."""
@@ -58,9 +60,14 @@ class DriverApi:
     def answer(self, name: str, *arguments: int) -> int:
         """What a call gives, as CUresult."""
         lost = self.process.lost()
-        if lost and not name.startswith("cuGetError"):
+        if lost and not name.startswith(UNCONCERNED):
             return lost
-        found = int(self.table[name].answer(*arguments))
+        try:
+            found = int(self.table[name].answer(*arguments))
+        except RuntimeError:  # PyTorch's, of the kernel that the host has just waited for
+            found = self.process.lost()
+            if not found:
+                raise
         return CODES.get(found, found)
 
     def _succeed(self, *_: int) -> int:
