@@ -97,7 +97,7 @@ def put(func: OpOverload) -> Kernel:
         halves = self.dtype in HALVES and values.dtype is self.dtype and not self.is_meta
         if not (accumulate and halves and _slice(self, indices) <= WARP):
             return kernel(self, indices, values, accumulate, *rest, **kwargs)
-        made: Tensor = aten.index_put.default._op(wide(self), indices, wide(values), True).to(self.dtype)
+        made: Tensor = aten.index_put.default(wide(self), indices, wide(values), True).to(self.dtype)
         if in_place:
             return self.copy_(made)
         return _maybe_resize_out(kwargs["out"], made.shape).copy_(made) if kwargs else made
@@ -117,7 +117,7 @@ def added(func: OpOverload) -> Kernel:
         before = self.clone()
         made = kernel(self, dim, index, source, alpha=alpha, **kwargs)
         factor = source if alpha == 1 else source * alpha
-        return made.copy_(aten.index_add.default._op(wide(before), dim, index, wide(factor)))
+        return made.copy_(aten.index_add.default(wide(before), dim, index, wide(factor)))
 
     return run
 
