@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 import time
 from collections.abc import Iterator
@@ -154,3 +155,17 @@ def test_ranks_may_be_threads() -> None:
             torch._C._distributed_c10d._set_thread_isolation_mode(False)
             multi_threaded_pg._uninstall_threaded_pg()
     assert sorted(seen, key=str) == [([10.0, 10.0], 0)] * 2 + [([10.0, 10.0], 1)] * 2 + ["destroyed"] * 4
+
+
+@pytest.mark.filterwarnings("ignore:.*ShardedTensor.*:FutureWarning")
+def test_shards_without_values_are_planned_for_a_checkpoint_and_not_written(tmp_path) -> None:
+    checkpoint = importlib.import_module("torch.distributed.checkpoint")
+    shards = importlib.import_module("torch.distributed._shard.sharded_tensor")
+    with windtunnel.emulate("A100", no_data=True):
+        dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+        placed = shards.ShardMetadata([0, 0], [8, 4], "rank:0/cuda:0")
+        whole = shards.init_from_local_shards([shards.Shard(torch.empty(8, 4, device="cuda"), placed)], 8, 4)
+        saved = checkpoint.save({"weight": whole}, checkpoint_id=tmp_path / "saved")
+        dist.destroy_process_group()
+    assert saved.state_dict_metadata["weight"].size == (8, 4)
+    assert list(tmp_path.iterdir()) == []

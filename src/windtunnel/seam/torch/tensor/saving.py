@@ -83,7 +83,7 @@ class _Finder(pickle.Pickler):
 
     def persistent_id(self, obj: object) -> str | None:
         if isinstance(obj, Tensor):
-            lacking = placeholders.lacks_values(getattr(obj, "_local_tensor", obj), self.most)  # a DTensor's part
+            lacking = any(placeholders.lacks_values(part, self.most) for part in _own_parts(obj))
         elif isinstance(obj, (torch.TypedStorage, torch.UntypedStorage)):
             storage = obj._untyped_storage if isinstance(obj, torch.TypedStorage) else obj
             tag: Tag = storage._wt  # type: ignore[attr-defined]  # the seam's
@@ -94,6 +94,13 @@ class _Finder(pickle.Pickler):
         if lacking:
             raise _FoundError
         return "tensor"
+
+
+def _own_parts(tensor: Tensor) -> list[Tensor]:
+    """This rank's part of a DTensor, its shards of a ShardedTensor (FSDP's `SHARDED_STATE_DICT`), or the tensor."""
+    if callable(shards := getattr(tensor, "local_shards", None)):
+        return [shard.tensor for shard in shards()]
+    return [getattr(tensor, "_local_tensor", tensor)]
 
 
 class _FoundError(Exception):
