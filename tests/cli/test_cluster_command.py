@@ -275,7 +275,7 @@ ZEROS_TOO = "net.set_reduce_scatter_unused_params(True)"
 def test_experts_that_only_some_ranks_use(windtunnel, tmp_path, loops, decides, wraps, is_found):
     text = EXPERTS.replace("LOOPS", loops).replace("DECIDES", decides).replace("WRAPS", wraps)
     (tmp_path / "train.py").write_text(text)
-    done = windtunnel("run", "--cluster", "1x8xH100", "--json", "train.py")
+    done = windtunnel("run", "--cluster", "1x4xH100", "--json", "train.py")
     assert done.returncode == 0, done.stderr
     found = [one["line"] for one in json.loads(done.stdout)["findings"] if one["code"] == "diverging-branch"]
     assert found == [12 if loops is HIT else 14] * is_found
