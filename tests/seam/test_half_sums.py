@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -62,6 +63,13 @@ ATOMICS: dict[str, Callable[[torch.dtype], Tensor]] = {
     "of a number": lambda d: torch.zeros(1, dtype=d, device="cuda").scatter(0, nowhere(MANY), 1.0, reduce="add"),
     "gather's gradient": lambda d: gradient(lambda x: x.gather(0, nowhere(MANY)), ones(1, dtype=d)),
     "index_add": lambda d: torch.zeros(1, dtype=d, device="cuda").index_add(0, nowhere(MANY), ones(MANY, dtype=d)),
+    "index_add of rows": lambda d: torch.zeros(1, 3, dtype=d, device="cuda").index_add(
+        0, nowhere(MANY), ones(MANY, 3, dtype=d)
+    ),
+    "index_select's gradient": lambda d: gradient(lambda x: x.index_select(1, nowhere(MANY)), ones(3, 1, dtype=d)),
+    "interpolation's gradient": lambda d: gradient(
+        lambda x: F.interpolate(x, (64, 128), mode="bilinear", align_corners=True), ones(2, 2, 1, 1, dtype=d)
+    ),
     "long slices": lambda d: torch.zeros(1, 33, dtype=d, device="cuda").index_put(
         (nowhere(MANY),), ones(MANY, 33, dtype=d), accumulate=True
     ),
@@ -158,6 +166,39 @@ def test_other_places_and_dimensions_are_summed_as_on_the_cpu(session: Session) 
         assert torch.equal(
             target.cuda().mT.contiguous().mT.scatter_add(dim, index.cuda(), source.cuda()).cpu(), expected
         )
+
+
+@pytest.mark.parametrize(("size", "expected"), [(128, 2048.0), (64, 2048.0), (32, 1024.0)])
+def test_bicubic_gradients_stop_as_reported(session: Session, size: int, expected: float) -> None:
+    """pytorch/pytorch#104157."""
+    given = torch.randn(2, 2, 1, 1, dtype=torch.float16, device="cuda")
+    found = gradient(lambda x: F.interpolate(x, (size, size), mode="bicubic", align_corners=True), given)
+    assert found.flatten().tolist() == [expected] * 4
+
+
+@pytest.mark.parametrize("options", [{"scale_factor": 2.3}, {"size": 4}, {"scale_factor": 3, "align_corners": True}])
+@pytest.mark.parametrize(("mode", "dims"), [("linear", 1), ("bilinear", 2), ("bicubic", 2), ("trilinear", 3)])
+def test_neighbours_of_interpolations_are_the_cpus(
+    session: Session, mode: str, dims: int, options: dict[str, Any]
+) -> None:
+    torch.manual_seed(0)
+    given = torch.randn(2, 3, *(5, 7, 3)[:dims]).half()
+    exact = gradient(lambda x: F.interpolate(x, mode=mode, **options).sin(), given.clone().double())
+    found = gradient(lambda x: F.interpolate(x, mode=mode, **options).sin(), given.clone().cuda())
+    torch.testing.assert_close(found.cpu().double(), exact, rtol=0.01, atol=0.03)
+
+
+def test_bins_are_found_by_one_division(session: Session) -> None:
+    """pytorch/pytorch#87657: `getBin` of SummaryOps.cu, in float32."""
+    torch.manual_seed(0)
+    values = torch.rand(100_000)
+    found = torch.histc(values.cuda(), bins=7, min=0.1, max=0.9)
+    least, most = torch.tensor(0.1), torch.tensor(0.9)
+    inside = values[(values >= least) & (values <= most)]
+    expected = ((inside - least) * 7 / (most - least)).int().clamp(max=6).bincount(minlength=7)
+    assert found.dtype is torch.float32
+    assert found.tolist() == expected.tolist()
+    assert torch.histc(torch.full((3,), 2.0).cuda(), 4).tolist() == [0.0, 0.0, 3.0, 0.0]
 
 
 def test_an_index_outside_its_window_adds_to_nothing(session: Session) -> None:

@@ -1,7 +1,8 @@
 """Sums and products of half precision that round each step on CUDA and once on the CPU, or the other way round.
 
-- What `scatter_add` and its kin combine goes by atomics of the elements' own type, each of which rounds: 4,096 ones
-  make 2,048 in float16. Their order is not fixed; we take that of the indices. Deterministic ones go by `index_put`.
+- What `scatter_add`, `index_add` and their kin combine goes by atomics of the elements' own type, each of which rounds:
+  4,096 ones make 2,048 in float16. Their order is not fixed; we take that of the indices. Deterministic ones go by
+  `index_put`.
 - `index_put` that accumulates sorts its indices. Slices of up to a warp's elements it sums in float32; longer ones it
   rounds after each, as the CPU does.
 - `prod` multiplies in float32, and the gradient of `embedding_bag` sums in it.
@@ -106,18 +107,22 @@ def put(func: OpOverload) -> Kernel:
 
 
 def added(func: OpOverload) -> Kernel:
-    """`index_add`, which goes by `index_put` where algorithms are to be deterministic."""
+    """`index_add`, which goes by atomics, and by `index_put` where algorithms are to be deterministic."""
     kernel: Kernel = func._op
 
     def run(self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: complex = 1, **kwargs: Tensor) -> Tensor:
-        halves = self.dtype in HALVES and not self.is_meta and source.dtype is self.dtype
-        fixed = torch.are_deterministic_algorithms_enabled() and self.dim() > 0
-        if not (halves and fixed and _slice(self, [None] * (dim % self.dim()) + [index]) <= WARP):
+        if self.dtype not in HALVES or self.is_meta or source.dtype is not self.dtype or not self.dim():
             return kernel(self, dim, index, source, alpha=alpha, **kwargs)
         before = self.clone()
-        made = kernel(self, dim, index, source, alpha=alpha, **kwargs)
-        factor = source if alpha == 1 else source * alpha
-        return made.copy_(aten.index_add.default(wide(before), dim, index, wide(factor)))
+        made = kernel(self, dim, index, source, alpha=alpha, **kwargs)  # which raises PyTorch's errors
+        if not source.numel():
+            return made
+        shares = source if alpha == 1 else source * alpha
+        dim %= self.dim()
+        if not torch.are_deterministic_algorithms_enabled() or _slice(self, [None] * dim + [index]) > WARP:
+            everywhere = index.reshape(-1, *(1,) * (self.dim() - dim - 1)).expand(source.shape or (1,))
+            return made.copy_(combined(before, dim, everywhere, shares, SUM, True))
+        return made.copy_(aten.index_add.default(wide(before), dim, index, wide(shares)))
 
     return run
 

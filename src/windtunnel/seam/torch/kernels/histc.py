@@ -1,6 +1,8 @@
 """`histc`: CUDA counts integers, for which the CPU has no kernel, and waits for the bounds that it is not given.
 
-Source: aten/src/ATen/native/cuda/SummaryOps.cu (`_histc_cuda`). `determinism` has the text of its refusal.
+It finds a number's bin by one division in the number's type, where the CPU looks through the bins' edges. Source:
+aten/src/ATen/native/cuda/SummaryOps.cu (`_histc_cuda`, `getBin`); seen in pytorch/pytorch#87657. `determinism` has the
+text of its refusal.
 """
 
 from __future__ import annotations
@@ -27,9 +29,30 @@ class OfIntegers(SubstituteKernel):
         return counts if out is None else out.resize_(counts.shape).copy_(counts)
 
 
+class OfNumbers(SubstituteKernel):
+    """`histc` of floating-point numbers."""
+
+    def __call__(
+        self, tensor: Tensor, bins: int = 100, min: float = 0, max: float = 0, *, out: Tensor | None = None
+    ) -> Tensor:
+        counts: Tensor = torch.ops.aten.histc.default(tensor, bins, min, max)  # which raises PyTorch's errors
+        if tensor.numel():
+            least, most = (torch.tensor(bound, dtype=tensor.dtype, device="cpu") for bound in (min, max))
+            if least == most:
+                least, most = tensor.min(), tensor.max()
+            if least == most:
+                least, most = least - 1, most + 1
+            inside = tensor[(tensor >= least) & (tensor <= most)]
+            found = ((inside - least) * bins / (most - least)).long().clamp(max=bins - 1)
+            counts = torch.bincount(found, minlength=bins).to(tensor.dtype)
+        return counts if out is None else out.resize_(counts.shape).copy_(counts)
+
+
 def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     tensor = args[0]
-    return func if tensor.is_floating_point() else OfIntegers(func)
+    if tensor.is_meta:
+        return func
+    return OfNumbers(func) if tensor.is_floating_point() else OfIntegers(func)
 
 
 _counting, VALUES = substituted([NAME], _kernel)
