@@ -4,6 +4,9 @@ An unstable sort of up to 32 elements is bitonic, which exchanges equals; longer
 sort does. `topk` gathers what is beyond the k-th in order of index, then its equals, of which the first; so it leaves
 them unless they are to be sorted, which is done as above. A few rows of 100,000 elements or more are sorted whole.
 
+NaN comes last. CUDA's sort of 129 elements or more puts NaN with a sign first (pytorch/pytorch#190781), which is not
+imitated: a CPU gives the NaN that it computes a sign, and a GPU none, so those of a device cannot be told apart here.
+
 Sources: aten/src/ATen/native/cuda/Sort.cu (sortKeyValueInplace, SmallBitonicSort), bitonicSort.cuh, TensorTopK.cpp and
 TensorTopK.cu. Seen in pytorch/pytorch#127196, and for 32 equals in "Stealing User Prompts from Mixture of Experts".
 """
