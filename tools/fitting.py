@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools import ROOT
-from windtunnel.cost import bands, cache, collectives, curves, files, neighbours, network, sustained
+from windtunnel.cost import bands, cache, collectives, curves, files, neighbours, network, scales, sustained
 from windtunnel.cost.families import (
     attention,
     direct_convolutions,
@@ -323,7 +323,7 @@ OTHERS = (
     curves.curve,
     curves._curves,
     bands.known_band,
-    bands.scale,
+    scales.scale,
     bands.cancelling,
     neighbours.measured,
     sustained.limit_of,

@@ -7,12 +7,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tools.corpus.outcomes import Outcome
+from tools.corpus.outcomes import Outcome, parts_of
 from tools.exam import kernelbench, others, scales
 from tools.exam.kernelbench import Edition
 
 from windtunnel import gpus
-from windtunnel.cost import CostModel, bands, files
+from windtunnel.cost import CostModel, files
+from windtunnel.cost import scales as known_scales
+from windtunnel.cost.sustained import Sustained
 from windtunnel.trace.operation import Signature
 
 PROGRAM = """
@@ -134,12 +136,38 @@ def test_a_factor_widens_the_band_of_its_class_alone(monkeypatch: pytest.MonkeyP
         return [cost.kernel(product).band, cost.kernel(product._replace(name="aten::add")).band]
 
     rows: list[dict[str, str | float]] = []
-    monkeypatch.setattr(bands, "read", lambda name: {"scale": rows} if name == "scales" else files.read(name))
-    bands.scale.cache_clear()
+    monkeypatch.setattr(known_scales, "read", lambda name: {"scale": rows} if name == "scales" else files.read(name))
+    known_scales.scale.cache_clear()
     before = widths()
     rows.append({"gpu": "H100-NVL-94GB", "class": "matmul", "factor": 2.0})
-    bands.scale.cache_clear()
+    known_scales.scale.cache_clear()
     try:
         assert widths() == [pytest.approx(2.0 * before[0], abs=0.002), before[1]]
     finally:
-        bands.scale.cache_clear()
+        known_scales.scale.cache_clear()
+
+
+def test_programs_that_met_the_power_limit_tell_of_its_band(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"gpu": "A100-SXM4-80GB", "class": known_scales.POWER_LIMIT, "factor": 1.5}]
+    monkeypatch.setattr(known_scales, "read", lambda name: {"scale": rows})
+    known_scales.scale.cache_clear()
+    try:
+        met = []
+        for key in ("A100-SXM4-80GB", "A100-SXM4-40GB"):
+            load = Sustained(gpus.find(key))
+            for number in range(40):
+                load.slowdown(9e6, number * 10_000_000)
+            met.append(load.met)
+    finally:
+        known_scales.scale.cache_clear()
+    wide, plain = (limit and limit.band for limit in met)
+    assert wide == pytest.approx(1.5 * plain)
+
+
+def test_a_product_under_the_power_limit_counts_as_such() -> None:
+    cost = CostModel(gpus.find("A100-SXM4-40GB"))
+    shape = ((4096, 4096),) * 3
+    some = [(Signature("aten::mm", shape, ("bfloat16",) * 3, inputs=2), 60),
+            (Signature("aten::add", shape, ("bfloat16",) * 3, inputs=2), 40)]  # fmt: skip
+    assert dict(parts_of(cost, some, 100, limited=True))[known_scales.POWER_LIMIT] == 0.6
+    assert known_scales.POWER_LIMIT not in dict(parts_of(cost, some, 100))

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from windtunnel.cost import CostModel
+from windtunnel.cost.scales import POWER_LIMIT
 from windtunnel.trace.operation import Signature
 
 
@@ -42,14 +43,15 @@ class Outcome(NamedTuple):
 
 
 def parts_of(
-    cost: CostModel, kernels: Iterable[tuple[Signature, int]], whole_ns: float
+    cost: CostModel, kernels: Iterable[tuple[Signature, int]], whole_ns: float, limited: bool = False
 ) -> tuple[tuple[str, float], ...]:
     """The parts that classes of kernels take of a time, of the kernels with their nanoseconds; those whose bands no
-    program scales have no name."""
+    program scales have no name. `limited` says that they met the power limit."""
     found: dict[str, float] = defaultdict(float)
     for signature, ns in kernels:
         one = cost.kernel(signature)
-        found[one.family if one.judged else ""] += ns / whole_ns
+        name = POWER_LIMIT if limited and one.peak_ns else one.family if one.judged else ""
+        found[name] += ns / whole_ns
     return tuple(found.items())
 
 

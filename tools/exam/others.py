@@ -247,7 +247,8 @@ def outcome(row: PrintedTime) -> Outcome:
         del out
         session.write_band()
         band = session.trace.facts["band"]
-    parts = parts_of(session.machine.devices[0].cost, kernels, 1e6 * spent_ms)
+    device = session.machine.devices[0]
+    parts = parts_of(device.cost, kernels, 1e6 * spent_ms, limited=device.sustained.met is not None)
     share = max(0.0, 1.0 - sum(part for _, part in parts))
     within = None if band is None else with_hosts(band, share, hosts.find(row.host).band)
     return Outcome(row.name, row.gpu, 1e3 * spent_ms / calls, row.us, band, within=within, parts=parts)

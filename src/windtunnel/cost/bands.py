@@ -54,13 +54,6 @@ def known_band(family: str, distance: str, gpu: str) -> KnownBand:
     return KnownBand(0.5, ())
 
 
-@cache
-def scale(gpu: str, name: str) -> float:
-    """By what the bands of a class of kernels are multiplied on a GPU: what programs that others timed on it need."""
-    rows = read("scales").get("scale", ())
-    return next((float(row["factor"]) for row in rows if row["gpu"] == gpu and row["class"] == name), 1.0)
-
-
 class Known(NamedTuple):
     """How well a kernel's time is known.
 

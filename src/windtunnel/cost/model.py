@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from windtunnel.cost import flops, neighbours, power, recurrent, sustained
-from windtunnel.cost.bands import Known, scale
+from windtunnel.cost.bands import Known
 from windtunnel.cost.cache import moved_ns
 from windtunnel.cost.curves import UNKNOWN_BAND, Curve, curve, share
 from windtunnel.cost.families import by_class, cuda_kernels, streams, triton
@@ -21,6 +21,7 @@ from windtunnel.cost.files import floor_scale, read, shortest_ns, stamp_us
 from windtunnel.cost.links import Links
 from windtunnel.cost.measured import MeasuredFile
 from windtunnel.cost.recurrent import Recurrence, recurrence
+from windtunnel.cost.scales import scale
 from windtunnel.gpus import Gpu
 from windtunnel.networks import Network
 from windtunnel.operators.classes import OperatorClass, bare, classify
@@ -54,7 +55,7 @@ class KernelCost(NamedTuple):
     `bound` is "compute", "memory" or "launch" (when the kernel's fixed part is more than `FIXED_SHARE` of it).
     `peak_ns` is what its operations take at the tensor cores' peak, where the power limit slows them (`sustained`),
     `of_steps` says that the band is that of whole steps, `family` which class the kernel is of, and `judged` that the
-    band is one that programs of the GPU may scale (`bands.scale`).
+    band is one that programs of the GPU may scale (`scales.scale`).
     """
 
     duration_ns: int

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from windtunnel import gpus
 from windtunnel.cost.files import read
 from windtunnel.cost.power import flops_per_joule
+from windtunnel.cost.scales import POWER_LIMIT, scale
 from windtunnel.gpus import Gpu
 
 WINDOW_NS = 1e8
@@ -61,7 +62,8 @@ class Sustained:
 
     def __init__(self, gpu: Gpu) -> None:
         self.met: Limit | None = None
-        self._limit = limit = limit_of(gpu.generation)
+        limit = limit_of(gpu.generation)
+        self._limit = limit and limit._replace(band=limit.band * scale(gpu.key, POWER_LIMIT))
         self._dense = 1.0 if limit is None else flops_per_joule(gpu) / limit.flops_per_joule
         self._work_ns = 0.0
         self._at_ns = 0
