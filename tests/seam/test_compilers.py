@@ -168,6 +168,33 @@ def test_a_saved_script_remembers_its_devices(session: Session) -> None:
         assert str(loaded(torch.ones(2, 3, device=device)).device) == device
 
 
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(3, 4, num_layers=2)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.lstm(x)[0])  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("no_data", [False, True])
+def test_a_scripted_module_keeps_its_parameters_where_it_is_moved(no_data: bool) -> None:
+    """pytorch/benchmark's demucs: an LSTM's list of weights is a second place that holds them."""
+    with windtunnel.emulate("V100", no_data=no_data):
+        scripted = torch.jit.script(Recurrent())
+        held = list(scripted.parameters())
+        optimizer = torch.optim.SGD(held, 0.1)
+        for device in ("cuda", "cpu", "cuda"):
+            scripted.to(device)
+            assert all(one is other for one, other in zip(held, scripted.parameters(), strict=True))
+            out = scripted(torch.ones(5, 2, 3, device=device))
+            assert {one.device.type for one in (out, *held, *scripted.lstm._flat_weights)} == {device}
+        out.sum().backward()
+        optimizer.step()
+        assert all(one.grad is not None and one.grad.is_cuda for one in held)
+
+
 def test_scripts_compile_after_an_emulation() -> None:
     with windtunnel.emulate("V100"):
         torch.jit.script(noise)

@@ -2,10 +2,13 @@
 
 In a rehearsal without data a device's tensors are meta tensors and the host's are not. PyTorch sets the data of a
 tensor of one kind alone, and a module that is moved between kinds gets new parameters, of which its optimizer knows
-nothing. On CUDA the host's and the device's tensors are of one kind.
+nothing. On CUDA the host's and the device's tensors are of one kind. A scripted module holds its parameters itself,
+once by name and an LSTM's in a list too: both get what has been moved.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 
@@ -49,7 +52,22 @@ def patches(state: State) -> list[Patch]:
     return [
         Patch(Tensor, "data", property(get_stock, set_any, doc=stock.__doc__)),
         Patch(torch, "_has_compatible_shallow_copy_type", compatible),
+        Patch(torch.jit.ScriptModule, "_apply", _apply_to_scripted),
     ]
+
+
+def _apply_to_scripted(
+    self: torch.jit.ScriptModule, fn: Callable[[Tensor], Tensor], recurse: bool = True
+) -> torch.jit.ScriptModule:
+    held: dict[str, object] = dict(self._parameters.items())
+    for name in self._concrete_type.get_attributes():
+        value = getattr(self._c, name)
+        if isinstance(value, list) and any(isinstance(one, Tensor) for one in value):
+            held[name] = value
+    torch.nn.Module._apply(self, fn, recurse)
+    for name, value in held.items():
+        self._c.setattr(name, value)
+    return self
 
 
 def _two_kinds(tensor: Tensor, other: object) -> bool:
