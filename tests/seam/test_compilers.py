@@ -195,6 +195,23 @@ def test_a_scripted_module_keeps_its_parameters_where_it_is_moved(no_data: bool)
         assert all(one.grad is not None and one.grad.is_cuda for one in held)
 
 
+def placed(x: Tensor) -> Tensor:
+    on_device = torch.tensor([0.5, 2.0], device=x.device)
+    return torch.maximum(on_device, x) + torch.as_tensor([1.0, 1.0], device=x.device)
+
+
+@pytest.mark.parametrize("no_data", [False, True])
+def test_a_script_makes_tensors_of_numbers_where_its_arguments_are(no_data: bool) -> None:
+    """pytorch/benchmark's pyhpc_isoneutral_mixing and pyhpc_turbulent_kinetic_energy."""
+    with windtunnel.emulate("V100", no_data=no_data):
+        for _ in range(3):
+            out = torch.jit.script(placed)(torch.ones(2, device="cuda"))
+            assert out.is_cuda
+            assert out.shape == (2,)
+            assert no_data or out.tolist() == [2.0, 3.0]
+        assert torch.ones(2).to("meta").device.type == "meta"
+
+
 def test_scripts_compile_after_an_emulation() -> None:
     with windtunnel.emulate("V100"):
         torch.jit.script(noise)

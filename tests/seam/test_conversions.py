@@ -10,6 +10,7 @@ import math
 import pytest
 import torch
 
+import windtunnel
 from windtunnel.session import Session
 
 LEAST, MOST = -(1 << 31), (1 << 31) - 1
@@ -64,3 +65,13 @@ def test_a_captured_conversion_saturates_when_it_is_replayed(session: Session) -
     numbers.copy_(torch.tensor([math.nan, math.inf]))
     graph.replay()
     assert made.tolist() == [0, MOST]
+
+
+@pytest.mark.parametrize("target", [torch.int64, torch.uint8])
+def test_a_copy_into_integers_runs_without_data(target: torch.dtype) -> None:
+    """pytorch/benchmark's LearningToPaint copies a picture into bytes."""
+    with windtunnel.emulate("V100", no_data=True):
+        numbers = torch.rand(3, device="cuda")
+        made = torch.zeros(2, 3, dtype=target, device="cuda")
+        made[0] = numbers
+        assert made[1].copy_(numbers).dtype is target

@@ -117,6 +117,7 @@ NEEDED = {
     """,
     "moving modules without data": """
         torch._C._swap_tensor_impl torch._C._DisableTorchDispatch torch._has_compatible_shallow_copy_type
+        torch.jit.ScriptModule._apply
     """,
     "DLPack": """
         torch._C.StorageBase

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import torch
 
+from windtunnel.seam.torch.tags import is_physically_meta
+
 Tensor = torch.Tensor
 CONVERSION = torch.ops.prims.convert_element_type.default
 """What Inductor's graphs convert with."""
@@ -82,4 +84,4 @@ def _in_range(number: int, dtype: torch.dtype) -> Tensor:
 
 
 def _plain(*tensors: Tensor) -> bool:
-    return not any(t.layout is not torch.strided or t.is_nested or t.is_meta for t in tensors)
+    return not any(t.layout is not torch.strided or t.is_nested or is_physically_meta(t) for t in tensors)

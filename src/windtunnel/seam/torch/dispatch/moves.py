@@ -124,7 +124,10 @@ def to_copy(dispatch: Dispatch, call: Call) -> Result:
     if wanted is not None and wanted.type == "meta" and state.no_data and source >= 0:
         wanted = None  # what C++ takes for the tensor's own device
     if wanted is not None and wanted.type not in ("cpu", "cuda"):
-        return call.func(*call.args, **{**kwargs, "device": wanted})
+        moved = call.func(*call.args, **{**kwargs, "device": wanted})
+        if wanted.type == "meta" and state.no_data and isinstance(moved, Tensor):
+            dispatch.float(moved)  # a script takes it for its arguments' device: `torch.tensor(..., device=x.device)`
+        return moved
     if wanted is None:
         target = source
     elif wanted.type == "cuda":
