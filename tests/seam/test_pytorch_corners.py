@@ -13,6 +13,7 @@ import torch.cuda.comm
 from torch.autograd import Function
 
 import windtunnel
+from windtunnel.seam.torch.tags import VERSION
 
 
 @pytest.fixture(autouse=True)
@@ -236,10 +237,24 @@ def test_only_some_uses_are_nondeterministic(deterministic: None) -> None:
         torch.median(x, dim=0)
 
 
+@pytest.mark.skipif(VERSION < (2, 13), reason="older kernels have no fixed order")
+def test_what_got_a_fixed_order_is_no_longer_refused(deterministic: None) -> None:
+    """pytorch#151610 (integers in `histc`), #186883 and #99959 (`kthvalue`), #107011 (MaxPool3d)."""
+    x = torch.randint(10, (100,), device="cuda")
+    assert torch.histc(x, 10, 0, 9).sum().item() == 100
+    with pytest.raises(RuntimeError, match=r"^_histc_cuda with floating point input does not have a deterministic"):
+        torch.histc(x.float())
+    assert torch.kthvalue(torch.tensor([2.0, 1.0], device="cuda"), 1).indices.item() == 1
+    image = torch.rand(1, 1, 2, 2, 2, device="cuda", requires_grad=True)
+    torch.nn.functional.max_pool3d(image, 2).sum().backward()
+    assert image.grad is not None
+    assert image.grad.sum().item() == 1
+
+
 def test_nondeterminism_may_only_be_warned_of(deterministic: None) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     with pytest.warns(UserWarning, match="warn_only=True"):
-        assert torch.kthvalue(torch.tensor([2.0, 1.0], device="cuda"), 1).values.item() == 1
+        assert torch.median(torch.tensor([2.0, 1.0], device="cuda"), 0).values.item() == 1
 
 
 def test_a_number_is_copied_into_a_tensor() -> None:

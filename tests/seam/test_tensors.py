@@ -154,6 +154,24 @@ def test_texts_of_their_own(session: Session) -> None:
         torch.arange(4.0)[torch.tensor([1], device=CUDA0)]
 
 
+def test_an_old_type_takes_only_tensors_of_its_own(session: Session) -> None:
+    """pytorch#36045; the text is that which PyTorch has for another dtype on the CPU."""
+    x = torch.ones(3, device="cuda")
+    same = torch.cuda.FloatTensor(x)
+    assert same.data_ptr() == x.data_ptr()
+    with pytest.raises(TypeError) as host:
+        torch.FloatTensor(torch.ones(3, dtype=torch.long))
+    expected = str(host.value)
+    with pytest.raises(TypeError) as mixed:
+        torch.cuda.FloatTensor(x.long())
+    assert str(mixed.value) == expected.replace("cpu", "cuda", 1).replace("cpu", "cuda:0")
+    with pytest.raises(TypeError, match=r"^expected TensorOptions\(dtype=float, device=cuda, .* device=cpu, "):
+        torch.cuda.FloatTensor(torch.ones(3))
+    with pytest.raises(TypeError, match=r"^expected TensorOptions\(dtype=float, device=cpu, .* device=cuda:0, "):
+        torch.FloatTensor(x)
+    assert torch.FloatTensor(torch.ones(3)).tolist() == [1, 1, 1]
+
+
 def test_old_tensor_types(session: Session) -> None:
     x = torch.cuda.FloatTensor([1.0, 2.0])
     assert isinstance(x, torch.cuda.FloatTensor)

@@ -1,4 +1,4 @@
-"""Equal elements in `sort` and `topk` on a GPU (pytorch/pytorch#127196, and what a paper printed of 32 and 33)."""
+"""Equal elements in `sort`, `topk`, `median`, `kthvalue` on a GPU (pytorch#127196; a paper printed 32 and 33)."""
 
 from __future__ import annotations
 
@@ -64,3 +64,26 @@ def test_gradients_go_where_the_indices_say(session: Session) -> None:
     (found * torch.tensor([1.0, 10.0], device="cuda")).sum().backward()
     assert numbers.grad is not None
     assert numbers.grad.tolist() == [10.0, 0, 1.0, 0, 0, 0]
+
+
+def test_a_median_of_equals_is_the_first(session: Session) -> None:
+    """pytorch#161841: "cuda_output" has indices [0, 0, 0], where the CPU's are [1, 1, 1]."""
+    ones = torch.full((3, 4), 1.0, dtype=torch.double, device="cuda")
+    assert torch.median(ones, dim=1, keepdim=False).indices.tolist() == [0, 0, 0]
+    rows = torch.tensor([[2, 1, 1], [math.nan, 3, math.nan]], device="cuda")
+    assert rows.median(1).indices.tolist() == [1, 0]
+    assert rows.nanmedian(1, keepdim=True).indices.tolist() == [[1], [1]]
+    assert ones.requires_grad_().median(1)[0].sum().backward() is None
+    assert ones.grad is not None
+    assert ones.grad[0].tolist() == [1, 0, 0, 0]
+
+
+def test_a_kth_value_of_equals_is_the_first(session: Session) -> None:
+    """pytorch#165762: "always returns minimum index when duplicates exist"."""
+    x = torch.tensor([3.0, 1.0, 1.0, 1.0, 2.0, 1.0], device="cuda")
+    assert x.kthvalue(3).indices.item() == 1
+    assert torch.ones(64, 2, device="cuda").kthvalue(30, 0).indices.tolist() == [0, 0]
+    out = torch.empty(2, device="cuda"), torch.empty(2, dtype=torch.long, device="cuda")
+    torch.kthvalue(torch.ones(2, 64, device="cuda"), 30, out=out)
+    assert out[1].tolist() == [0, 0]
+    assert torch.tensor(2.0, device="cuda").kthvalue(1).indices.item() == 0

@@ -95,6 +95,8 @@ class Card:
     The operators are those of that function's own documentation, the names those of PyTorch's CUDA kernels
     (aten/src/ATen/native/cuda, `alertNotDeterministic`).
     """
+    ordered: str = ""
+    """The PyTorch from which on it has a fixed order while that function is on, and no `alert`."""
 
     # Libraries and precision.
     library: str = ""

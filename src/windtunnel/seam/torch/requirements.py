@@ -36,6 +36,7 @@ NEEDED = {
         torch.ops.aten._thnn_fused_gru_cell.default torch.ops.aten._thnn_fused_lstm_cell.default torch.library._impls
         torch.ops.aten.log_sigmoid_backward.default._op torch.ops.aten.log_sigmoid_forward.default._op
         torch.ops.aten.mode.default._op torch.ops.aten.mode.values._op
+        torch.ops.aten.kthvalue.default._op torch.ops.aten.kthvalue.values._op
         torch.ops.aten.sort.stable._op torch.ops.aten.sort.values._op torch.ops.aten.sort.values_stable._op
         torch.ops.aten.topk.default._op torch.ops.aten.topk.values._op
         torch.nn.Module._apply torch.nn.Module._apply.__code__

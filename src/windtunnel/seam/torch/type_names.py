@@ -20,6 +20,21 @@ TYPE_NAMES = {
 }
 DTYPES = {name: dtype for dtype, name in TYPE_NAMES.items()}
 
+CPP_NAMES = {
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.float16: "c10::Half",
+    torch.bfloat16: "c10::BFloat16",
+    torch.uint8: "unsigned char",
+    torch.int8: "signed char",
+    torch.int16: "short int",
+    torch.int32: "int",
+    torch.int64: "long int",
+    torch.bool: "bool",
+    torch.complex64: "c10::complex<float>",
+    torch.complex128: "c10::complex<double>",
+}
+"""What TypeMeta prints."""
 
 RENAMED = ("Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short")
 """Scalar types whose tensors have old names in Python's errors (`processErrorMsg` of torch/csrc/Exceptions.cpp)."""

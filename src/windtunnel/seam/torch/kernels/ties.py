@@ -1,4 +1,4 @@
-"""`sort` and `topk` of equal elements: in which order, and which of them, CUDA's kernels give.
+"""`sort`, `topk`, `kthvalue` and `median` of equal elements: in which order, and which of them, CUDA's kernels give.
 
 An unstable sort of up to 32 elements is bitonic, which exchanges equals; longer ones keep their order, as the CPU's
 sort does. `topk` gathers what is beyond the k-th in order of index, then its equals, of which the first; so it leaves
@@ -7,13 +7,20 @@ them unless they are to be sorted, which is done as above. A few rows of 100,000
 NaN comes last. CUDA's sort of 129 elements or more puts NaN with a sign first (pytorch/pytorch#190781), which is not
 imitated: a CPU gives the NaN that it computes a sign, and a GPU none, so those of a device cannot be told apart here.
 
+`kthvalue` gives the first of the elements that equal its value (pytorch/pytorch#165762). Before PyTorch 2.10, and of
+`median` still, each writes its place and any may be the last; the first of them was (pytorch/pytorch#161841).
+
 Sources: aten/src/ATen/native/cuda/Sort.cu (sortKeyValueInplace, SmallBitonicSort), bitonicSort.cuh, TensorTopK.cpp and
 TensorTopK.cu. Seen in pytorch/pytorch#127196, and for 32 equals in "Stealing User Prompts from Mixture of Experts".
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+
+from windtunnel.seam.torch.plans.arguments import OpOverload
 
 Tensor = torch.Tensor
 Pair = tuple[Tensor, Tensor]
@@ -135,6 +142,37 @@ def topk_into(
     return _put(topk(tensor, k, dim, largest, sorted), values, indices)
 
 
+def kthvalue(tensor: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Pair:
+    """aten::kthvalue."""
+    return _first(tensor, aten.kthvalue.default._op(tensor, k, dim, keepdim), dim, keepdim)
+
+
+def kthvalue_into(
+    tensor: Tensor, k: int, dim: int = -1, keepdim: bool = False, *, values: Tensor, indices: Tensor
+) -> Pair:
+    """The same with `out`."""
+    aten.kthvalue.values._op(tensor, k, dim, keepdim, values=values, indices=indices)
+    return _first(tensor, (values, indices), dim, keepdim)
+
+
+def medians(operator: OpOverload) -> Callable[..., Pair]:
+    """aten::median or aten::nanmedian with a dimension."""
+
+    def run(tensor: Tensor, dim: int, keepdim: bool = False, **out: Tensor) -> Pair:
+        return _first(tensor, operator._op(tensor, dim, keepdim, **out), dim, keepdim)
+
+    return run
+
+
+def _first(tensor: Tensor, found: Pair, dim: int, keepdim: bool) -> Pair:
+    """The values, and the first place of each in its row."""
+    values, indices = found
+    if tensor.is_meta or tensor.dim() == 0 or not tensor.numel():
+        return values, indices
+    same = _same(tensor, values if keepdim else values.unsqueeze(dim))
+    return values, indices.copy_(same.to(torch.uint8).argmax(dim, keepdim))
+
+
 def _put(found: Pair, values: Tensor, indices: Tensor) -> Pair:
     return values.copy_(found[0]), indices.copy_(found[1])
 
@@ -147,5 +185,11 @@ RUN = {
     "aten::argsort.stable": argsort,
     "aten::topk": topk,
     "aten::topk.values": topk_into,
+    "aten::kthvalue": kthvalue,
+    "aten::kthvalue.values": kthvalue_into,
+    "aten::median.dim": medians(aten.median.dim),
+    "aten::median.dim_values": medians(aten.median.dim_values),
+    "aten::nanmedian.dim": medians(aten.nanmedian.dim),
+    "aten::nanmedian.dim_values": medians(aten.nanmedian.dim_values),
 }
 """By name and overload, what `Plan.run` calls instead of PyTorch's own kernel."""

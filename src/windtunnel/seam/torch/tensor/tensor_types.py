@@ -13,7 +13,7 @@ from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of
 from windtunnel.seam.torch.tensor.factories import explicit, with_numbers
-from windtunnel.seam.torch.type_names import TYPE_NAMES
+from windtunnel.seam.torch.type_names import CPP_NAMES, DTYPES, TYPE_NAMES, scalar_type
 
 
 def patches(state: State) -> list[Patch]:
@@ -69,6 +69,7 @@ WARNED: list[bool] = []
 def _host_type(state: State, stock: type[torch.Tensor]) -> object:
     """PyTorch's own type object, for which a tensor on a device is none of its own: they are CPU tensors underneath."""
     make = explicit(state, stock)
+    dtype = DTYPES[stock.__name__]
 
     class Meta(type):
         def __instancecheck__(cls, instance: object) -> bool:
@@ -78,6 +79,8 @@ def _host_type(state: State, stock: type[torch.Tensor]) -> object:
             return super().__subclasscheck__(subclass) or issubclass(subclass, stock)
 
         def __call__(cls, *args: object, **kwargs: object) -> object:
+            if len(args) == 1 and isinstance(args[0], torch.Tensor) and device_of(args[0]) >= 0:
+                _check_same(args[0], dtype, "cpu")
             return make(*map(with_numbers, args), **kwargs)
 
         def __getattr__(cls, name: str) -> object:
@@ -88,6 +91,21 @@ def _host_type(state: State, stock: type[torch.Tensor]) -> object:
 
     names = {"_wt_stock": stock, "__module__": stock.__module__, "__doc__": stock.__doc__}
     return Meta(stock.__name__, (), names)
+
+
+def _check_same(tensor: torch.Tensor, dtype: torch.dtype, device: str) -> None:
+    """A type takes only tensors that are of it (torch/csrc/utils/tensor_new.cpp; pytorch/pytorch#36045)."""
+    if tensor.dtype is not dtype or tensor.device.type != device:
+        raise TypeError(f"expected {_options(dtype, device)} (got {_options(tensor.dtype, str(tensor.device))})")
+
+
+def _options(dtype: torch.dtype, device: str) -> str:
+    """What TensorOptions print."""
+    name = CPP_NAMES.get(dtype, scalar_type(dtype))
+    return (
+        f"TensorOptions(dtype={name}, device={device}, layout=Strided, requires_grad=false (default), "
+        "pinned_memory=false (default), memory_format=(nullopt))"
+    )
 
 
 @cache
@@ -112,7 +130,9 @@ def _tensor_type(name: str, dtype: torch.dtype) -> object:
                 warnings.warn(NOT_RECOMMENDED, stacklevel=2)
             where = torch.device("cuda") if device is None else torch.device(device)
             if len(args) == 1 and isinstance(args[0], torch.Tensor):
-                return args[0].to(where, dtype)
+                _check_same(args[0], dtype, "cuda")
+                aliased: torch.Tensor = torch.ops.aten.alias.default(args[0])
+                return aliased
             if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
                 return torch.tensor(args[0], dtype=dtype, device=where)
             sizes = args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args
