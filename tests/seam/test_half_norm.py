@@ -207,3 +207,20 @@ class TestRmsNorm:
 
 def kernels_since(session: Session, start: int) -> list[str]:
     return [record.signature.name for record in list(session.trace)[start:] if record.kind == Kind.KERNEL]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_every_batch_norm_saves_its_statistics_in_float32(dtype: torch.dtype, session: Session) -> None:
+    """native/cuda/Normalization.cu: `save_mean` is of the accumulation type, as PyTorch's meta kernel has it."""
+    x = torch.rand(2, 3, 4, 4, device="cuda").to(dtype)
+    weight, bias, mean, var = (torch.ones(3, device="cuda", dtype=dtype) for _ in range(4))
+    aten = torch.ops.aten
+    found = [
+        aten.native_batch_norm(x, weight, bias, mean.clone(), var.clone(), True, 0.1, 1e-5),
+        aten._native_batch_norm_legit(x, weight, bias, mean.clone(), var.clone(), True, 0.1, 1e-5),
+        aten._native_batch_norm_legit.no_stats(x, weight, bias, True, 0.1, 1e-5),
+        aten._batch_norm_with_update(x, weight, bias, mean.clone(), var.clone(), 0.1, 1e-5)[:3],
+    ]
+    for one in found:
+        assert [t.dtype for t in one] == [dtype, torch.float32, torch.float32]
+        torch.testing.assert_close(one, found[0])

@@ -24,6 +24,14 @@ def test_the_factors_give_the_matrix_back(shape: tuple[int, ...], dtype: torch.d
         assert not info.any()
 
 
+def test_factors_lie_column_by_column_as_with_pivots() -> None:
+    with windtunnel.emulate("V100"):
+        for shape in ((3, 5), (2, 5, 3)):
+            matrix = torch.rand(shape, device="cuda")
+            plain, pivoted = (torch.linalg.lu_factor(matrix, pivot=pivot)[0] for pivot in (False, True))
+            assert plain.stride() == pivoted.stride()
+
+
 def test_a_zero_pivot_is_named() -> None:
     with windtunnel.emulate():
         matrix = torch.tensor([[1.0, 2.0], [2.0, 4.0]], device="cuda")

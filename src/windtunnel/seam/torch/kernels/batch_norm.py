@@ -160,6 +160,23 @@ def forward(
     return out.to(input.dtype), mean, invstd
 
 
+def without_stats(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
+) -> object:
+    """aten::_native_batch_norm_legit.no_stats."""
+    return forward(input, weight, bias, None, None, training, momentum, eps)
+
+
+def with_update(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor, running_var: Tensor,
+    momentum: float, eps: float,
+) -> object:  # fmt: skip
+    """aten::_batch_norm_with_update: beside the three, what cuDNN reserves, which is nothing."""
+    found = forward(input, weight, bias, running_mean, running_var, True, momentum, eps)
+    assert isinstance(found, tuple)
+    return *found, input.new_empty(0, dtype=torch.uint8)
+
+
 def backward(
     grad_out: Tensor, input: Tensor, weight: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
     save_mean: Tensor | None, save_invstd: Tensor | None, train: bool, eps: float, output_mask: list[bool],
@@ -217,6 +234,9 @@ VALUES = dict.fromkeys(COMPUTED, values)
 """What computes operators for which the CPU has no kernel, for a replay that has all the rest."""
 RUN: dict[str, Callable[..., object]] = {
     "aten::native_batch_norm": forward,
+    "aten::_native_batch_norm_legit": forward,
+    "aten::_native_batch_norm_legit.no_stats": without_stats,
+    "aten::_batch_norm_with_update": with_update,
     "aten::native_batch_norm_backward": backward,
 }
 """By name, what `Plan.run` calls instead of PyTorch's own kernel."""

@@ -27,7 +27,7 @@ def factor_ex(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     zero = both.diagonal(dim1=-2, dim2=-1) == 0
     place = torch.arange(1, least + 1, dtype=torch.int32)
     info = torch.where(zero, place, least + 1).amin(-1) if least else zero.sum(-1)
-    return both, place.expand(zero.shape).clone(), torch.where(info > least, 0, info).to(torch.int32)
+    return both.mT.contiguous().mT, place.expand(zero.shape).clone(), torch.where(info > least, 0, info).to(torch.int32)
 
 
 def factors(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
