@@ -12,7 +12,6 @@ from functools import partial
 from math import prod
 from time import perf_counter_ns as clock_ns
 from typing import NamedTuple, Self
-from weakref import ref
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
@@ -51,7 +50,6 @@ from windtunnel.seam.torch.tags import (
     HOST_TAG,
     NOWHERE,
     TRACED,
-    Tag,
     disable_torch_function,
     is_contiguous,
     parts_of,
@@ -539,9 +537,7 @@ class Dispatch(TorchDispatchMode):
         except (NotImplementedError, RuntimeError):
             return
         if storage._wt is HOST_TAG and not tensor.is_meta:
-            storage._wt = tag = Tag(FLOATING, 0)
-            if self.local.floated is not None:
-                self.local.floated.append(ref(tag))
+            self.state.let_float(storage)
 
     def settle(self, floating: list[Tensor]) -> None:
         """What met a tensor on the host in an operator lies there too, and the host made it."""

@@ -20,7 +20,7 @@ from windtunnel.seam.torch.rehearsal import library_questions, untouched
 from windtunnel.seam.torch.rehearsal.known import MOST, KnownValues, fills_its_memory
 from windtunnel.seam.torch.rehearsal.routed import Routed
 from windtunnel.seam.torch.state.state import State
-from windtunnel.seam.torch.tags import FLOATING, HOST_TAG, Storage, Tag, is_physically_meta, storage_of, tag_of
+from windtunnel.seam.torch.tags import HOST_TAG, Storage, Tag, is_physically_meta, storage_of, tag_of
 
 Tensor = torch.Tensor
 META = torch.device("meta")
@@ -183,7 +183,7 @@ class Assumptions:
             if device >= 0:
                 self.state.place(storage, device)
             else:
-                storage._wt = Tag(FLOATING, 0)
+                self.state.let_float(storage)
         return tensor
 
     def _result(self, name: str, args: Arguments, kwargs: Keywords, out: object) -> tuple[str, Number] | None:

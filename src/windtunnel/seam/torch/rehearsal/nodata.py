@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Self
-from weakref import ref
 
 import torch
 
@@ -22,7 +21,7 @@ from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverloa
 from windtunnel.seam.torch.plans.call import Call
 from windtunnel.seam.torch.plans.convolutions import OPERANDS, laid_out
 from windtunnel.seam.torch.plans.plan import Plan
-from windtunnel.seam.torch.rehearsal import untouched
+from windtunnel.seam.torch.rehearsal import untouched, written
 from windtunnel.seam.torch.rehearsal.assumptions import KEEP_SHAPES, Assumptions, refusal
 from windtunnel.seam.torch.rehearsal.shape_functions import SHAPES
 from windtunnel.seam.torch.rehearsal.shapes import ShapeMemory, memory_for
@@ -30,7 +29,6 @@ from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import (
     FLOATING,
     HOST_TAG,
-    Tag,
     disable_torch_function,
     is_physically_meta,
     named,
@@ -105,7 +103,7 @@ class DatalessDispatch(Dispatch):
                 self.submit(call, out)
         else:
             for tensor in tensors_in((out,)):
-                storage_of(tensor)._wt = Tag(FLOATING, 0)
+                self.float(tensor)
         return out
 
     def compute(self, call: Call) -> Result:
@@ -165,6 +163,8 @@ class DatalessDispatch(Dispatch):
                     args = (args[0], self.state.assumptions.unmasked(call.plan.name, args[1]), *args[2:])
                 if (shaped := SHAPES.get(call.plan.name)) is not None:
                     return shaped(*map(to_meta, args), **call.kwargs)
+                if written.is_checked(call.plan.func):
+                    written.check(args)
                 out = call.func(*map(to_meta, args), **{name: to_meta(value) for name, value in call.kwargs.items()})
                 if (place := OPERANDS.get(call.plan.name)) is not None:
                     return laid_out(out, tensors_in(args[place : place + 2]))
@@ -175,6 +175,11 @@ class DatalessDispatch(Dispatch):
             raise UnsupportedError(
                 f"{call.plan.name} cannot be rehearsed without data: PyTorch has no meta kernel for it"
             ) from error
+        except RuntimeError as error:
+            known = written.worded(error)
+            if known is error:
+                raise
+            raise known from None
         finally:
             local.inner = before
 
@@ -182,9 +187,7 @@ class DatalessDispatch(Dispatch):
         """As with data: a floating tensor may have no values either."""
         storage = storage_of(tensor)
         if storage._wt is HOST_TAG:
-            storage._wt = tag = Tag(FLOATING, 0)
-            if self.local.floated is not None:
-                self.local.floated.append(ref(tag))
+            self.state.let_float(storage)
 
     def snapshot_values(self, tensor: Tensor) -> Tensor:
         """The answer that the user gave, for a copy that lands later."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from itertools import count
 from typing import Any, Protocol
+from weakref import ref
 
 import torch
 
@@ -225,6 +226,12 @@ class State(Core):
         return index
 
     # ------------------------------------------------------------------ memory
+
+    def let_float(self, storage: Storage) -> None:
+        """Memory that C++ made adopts the first device that it meets, or its leaf at the end of a backward pass."""
+        storage._wt = tag = Tag(FLOATING, 0)
+        if self.local.floated is not None:
+            self.local.floated.append(ref(tag))
 
     def place(self, storage: Storage | None, index: int, size: int = 0) -> Tag:
         """Give a storage memory on a device, on the current stream; raises torch's OutOfMemoryError.
