@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 
 FRAMEWORKS = {"torch": "Tensor", "jax": "Array", "tensorflow": "Tensor", "mxnet": "nd"}
 """The packages into which GPUs are emulated, as soon as they have been imported.
@@ -48,30 +46,10 @@ def _after_exec(loader, callback: Callable[[], None]) -> None:  # type: ignore[n
 
     def exec_module(module):  # type: ignore[no-untyped-def]
         vars(loader).pop("exec_module", None)  # the loader is its own again, where two hooks wait as well
-        with without_collections():
-            run(module)
-            callback()
+        run(module)
+        callback()
 
     loader.exec_module = exec_module
-
-
-@contextmanager
-def without_collections() -> Iterator[None]:
-    """Import without looking for garbage: modules and classes stay, and a framework's are half a million objects.
-
-    Afterwards they are among the oldest objects, as they would be, and are not looked at once more for being new.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        if not gc.get_freeze_count():  # the program's own, which stay as they are
-            gc.freeze()
-            gc.unfreeze()
-        gc.enable()
 
 
 def hook(
