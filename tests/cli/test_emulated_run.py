@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from helpers.schemas import conforms
-from windtunnel import shim
-from windtunnel.launch import Program
 from windtunnel.trace.trace import Trace
 
 pytestmark = pytest.mark.long
@@ -189,23 +187,6 @@ def test_ranks_are_started_by_torchruns_agent(windtunnel, tmp_path: Path) -> Non
     devices = json.loads((tmp_path / "r.json").read_text())["devices"]
     assert [device["kernels"] > 0 for device in devices] == [True, True]
     assert [Trace.load(tmp_path / name).facts["rank"] for name in ("r.trace", "r.rank1.trace")] == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("options", "idle"),
-    [
-        (["--nproc-per-node", "2"], True),
-        (["--standalone", "--nproc_per_node=8"], True),
-        (["--nproc-per-node", "gpu"], False),
-        (["--nproc-per-node=auto"], False),
-        (["--nproc-per-node", "2", "--numa-binding", "node"], False),
-    ],
-)
-def test_the_agent_has_no_gpus_unless_it_asks_for_them(options: list[str], idle: bool) -> None:
-    program = Program("script", "train.py", ("--nproc-per-node", "2"))
-    assert shim._is_agent(program.elastic_command(options)) == idle
-    assert not shim._is_agent(Program("script", "train.py").elastic_command([]))
-    assert not shim._is_agent(program.command())
 
 
 def test_a_program_that_uses_no_gpu_is_told_so(windtunnel) -> None:

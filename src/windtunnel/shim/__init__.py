@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import sys
-from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from io import TextIOWrapper
@@ -26,8 +24,6 @@ from windtunnel.variables import FOLDER, FORKSERVER, MEASURE, REFUSED, leave_not
 DOES_NOT_FIT = 65
 AGENT = "TORCHELASTIC_RUN_ID"
 """What torchrun's agent sets for its ranks."""
-RANKS = re.compile(r" --nproc[-_]per[-_]node[ =](\S+)")
-"""How that agent is told its number of ranks; what is no number may have GPUs counted."""
 PR_SET_PDEATHSIG = 1
 """Of prctl(2): the signal that a process gets when its parent ends."""
 KERNELS = ("cupy", "numba.cuda", "cuda.bindings")
@@ -54,24 +50,11 @@ def begin() -> None:
         hook({"torch": measure})
         return
     _hide_our_frames()
-    if _is_agent(sys.orig_argv):
-        return
     libraries = {name: partial(refuse, name) for name in KERNELS} | {"ctypes": begin_with_the_driver}
     hook(
         {name: partial(install, name) for name in FRAMEWORKS} | libraries,
         before=dict.fromkeys(KERNELS, import_torch),
     )
-
-
-def _is_agent(words: Sequence[str]) -> bool:
-    """Whether a Python that was started so is torchrun's agent and uses no GPU: an emulation takes it half a second.
-
-    Where it binds its ranks to the processors that are near their GPUs, it asks for these.
-    """
-    line = " ".join(words)
-    ranks = RANKS.search(line)  # the first: the program's own words follow
-    agent = words[1:4] == ["-P", "-m", "torch.distributed.run"]  # as `Program.elastic_command` has it
-    return agent and ranks is not None and ranks[1].isdigit() and "numa" not in line
 
 
 def _end_with_the_agent() -> None:
