@@ -20,7 +20,7 @@ import torch
 from windtunnel.operators.card import card, stating
 from windtunnel.seam.patching import Patch
 from windtunnel.seam.torch.kernels import recurrent
-from windtunnel.seam.torch.plans.arguments import Arguments, Cast, Keywords, OpOverload, tensors_in
+from windtunnel.seam.torch.plans.arguments import Arguments, Cast, Keywords, OpOverload, overload_of, tensors_in
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import ORDINARY, device_of, disable_torch_function, tag_of
 
@@ -124,7 +124,7 @@ class Autocast:
             for name, rule in stating("autocast").items():
                 self._register(library, name.removeprefix("aten::"), RULES[rule], on_cuda)
             for name in of_cpu:
-                func = _overload(name)
+                func = overload_of(name)
                 library.impl(name.removeprefix("aten::"), self._kernel(func, _rule_on_cpu(func), False), KEY)
         return library
 
@@ -335,12 +335,6 @@ def _last_writes(weight: torch.Tensor) -> dict[object, int]:
         found[one.agent] = max(one.epoch, found.get(one.agent, 0))
     if tag.epoch and tag.stream is not None:
         found[tag.stream.agent] = max(tag.epoch, found.get(tag.stream.agent, 0))
-    return found
-
-
-def _overload(name: str) -> OpOverload:
-    packet, _, overload = name.removeprefix("aten::").partition(".")
-    found: OpOverload = getattr(getattr(torch.ops.aten, packet), overload or "default")
     return found
 
 

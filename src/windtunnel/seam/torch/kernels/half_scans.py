@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from torch._prims_common.wrappers import _maybe_resize_out
 
-from windtunnel.seam.torch.plans.arguments import OpOverload
+from windtunnel.seam.torch.plans.arguments import OpOverload, overload_of
 from windtunnel.seam.torch.plans.halves import HALVES
 
 Tensor = torch.Tensor
@@ -90,11 +90,5 @@ NAMES: dict[Combine, tuple[str, ...]] = {
 }
 
 
-def _overload(name: str) -> OpOverload:
-    packet, overload = name.split(".")
-    found: OpOverload = getattr(getattr(aten, packet), overload)
-    return found
-
-
-RUN = {func.name(): scan(func, combine) for combine, names in NAMES.items() for func in map(_overload, names)}
+RUN = {func.name(): scan(func, combine) for combine, names in NAMES.items() for func in map(overload_of, names)}
 """By name and overload, what `Plan.run` calls instead of PyTorch's own kernel."""

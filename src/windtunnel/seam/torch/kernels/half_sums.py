@@ -20,7 +20,7 @@ import torch
 from torch._prims_common.wrappers import _maybe_resize_out
 
 from windtunnel.seam.torch.kernels.complex_half import in_complex64
-from windtunnel.seam.torch.plans.arguments import OpOverload
+from windtunnel.seam.torch.plans.arguments import OpOverload, overload_of
 from windtunnel.seam.torch.plans.halves import HALVES, narrow, wide
 
 Tensor = torch.Tensor
@@ -184,17 +184,11 @@ BAGS = ("_embedding_bag_backward.default", "_embedding_bag_dense_backward.defaul
 PRODUCTS = ("prod.default", "prod.dim_int", "prod.int_out", "prod.out")
 
 
-def _overload(name: str) -> OpOverload:
-    packet, overload = name.split(".")
-    found: OpOverload = getattr(getattr(aten, packet), overload)
-    return found
-
-
 RUN: dict[str, Callable[..., object]] = {
-    **{func.name(): scattered(func) for func in map(_overload, SCATTERS)},
-    **{func.name(): put(func) for func in map(_overload, PUTS)},
-    **{func.name(): added(func) for func in map(_overload, ADDITIONS)},
-    **{func.name(): summed_by_bag(func) for func in map(_overload, BAGS)},
-    **{func.name(): multiplied(in_complex64(func)) for func in map(_overload, PRODUCTS)},
+    **{func.name(): scattered(func) for func in map(overload_of, SCATTERS)},
+    **{func.name(): put(func) for func in map(overload_of, PUTS)},
+    **{func.name(): added(func) for func in map(overload_of, ADDITIONS)},
+    **{func.name(): summed_by_bag(func) for func in map(overload_of, BAGS)},
+    **{func.name(): multiplied(in_complex64(func)) for func in map(overload_of, PRODUCTS)},
 }
 """By name and overload, what `Plan.run` calls instead of PyTorch's own kernel."""

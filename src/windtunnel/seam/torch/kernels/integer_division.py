@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 
 from windtunnel.seam.torch.kernels.complex_half import in_complex64
-from windtunnel.seam.torch.plans.arguments import OpOverload
+from windtunnel.seam.torch.plans.arguments import overload_of
 
 Tensor = torch.Tensor
 Kernel = Callable[..., object]
@@ -76,15 +76,9 @@ NAMES: dict[str | None, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def _overload(name: str) -> OpOverload:
-    packet, overload = name.split(".")
-    found: OpOverload = getattr(getattr(aten, packet), overload)
-    return found
-
-
 RUN = {
     func.name(): divided(in_complex64(func) if how is None else func._op, how)
     for how, names in NAMES.items()
-    for func in map(_overload, names)
+    for func in map(overload_of, names)
 }
 """By name and overload, what `Plan.run` calls instead of PyTorch's own kernel."""

@@ -14,7 +14,7 @@ import torch
 
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.patching import Patch
-from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, tensors_in
+from windtunnel.seam.torch.plans.arguments import Arguments, Keywords, OpOverload, overload_of, tensors_in
 from windtunnel.seam.torch.plans.plan import BUILT_IN, registered
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of
@@ -141,7 +141,7 @@ class Chooser:
     def __call__(self, keys: torch._C.DispatchKeySet, *args: object, **kwargs: object) -> object:
         """Run the operator; `keys` are those of the dispatcher."""
         name, key = self.place
-        func = _overload(name)
+        func = overload_of(name)
         below = keys - Keys(getattr(Key, key))
         on_device = any(device_of(t) >= 0 for t in tensors_in((*args, *kwargs.values())))
         choose = self._autograd if key == "AutogradCPU" else self._autocast
@@ -190,10 +190,3 @@ def _of_a_library(name: str, key: str) -> bool:
 
 def _is_pytorchs(function: Function) -> bool:
     return str(getattr(function, "__module__", "")).startswith("torch.")
-
-
-def _overload(name: str) -> OpOverload:
-    namespace, _, full = name.partition("::")
-    packet, _, overload = full.partition(".")
-    found: OpOverload = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
-    return found

@@ -22,6 +22,14 @@ Kernel = Callable[..., object]
 """What computes an operator's values: the operator itself, or a function in its place."""
 
 
+def overload_of(name: str) -> OpOverload:
+    """The operator of a name: `aten::add.Tensor`, `add.Tensor`, `bitsandbytes::gemm_4bit`."""
+    namespace, _, full = name.rpartition("::")
+    packet, _, overload = full.partition(".")
+    found: OpOverload = getattr(getattr(getattr(torch.ops, namespace or "aten"), packet), overload or "default")
+    return found
+
+
 def tensors_in(values: Iterable[object]) -> list[torch.Tensor]:
     """The tensors in arguments or results, in order."""
     found: list[torch.Tensor] = []
